@@ -152,15 +152,15 @@ def explain(
 ) -> Explanation:
     """Return what explains the change from base to new; `ratio` is new / base."""
     same_backend = base.traced.settings.backend == new.traced.settings.backend
-    is_nothing = ratio.bounds is not None and not ratio.excludes(1.0)
+    is_noise = ratio.bounds is not None and not ratio.excludes(1.0)
     base_s, new_s = base.step_time_s, new.step_time_s
-    if is_nothing:
+    if is_noise:
         return Explanation(
             base_s, new_s, ratio, True, same_backend=same_backend, facts=tuple(facts), caveats=tuple(caveats)
         )
     sides = (base, new)
-    parts, costs_s = _without_profiler(base, new, alike=same_backend and mode(base.traced) == mode(new.traced))
-    alignment = aligned(*parts, same_backend=same_backend)
+    side_parts, costs_s = _without_profiler(base, new, alike=same_backend and mode(base.traced) == mode(new.traced))
+    alignment = aligned(*side_parts, same_backend=same_backend)
     claims = claimed(ComparedSides(base.traced, new.traced, alignment.rows))
     change_s = new_s - base_s
     differences = sorted(
@@ -168,10 +168,11 @@ def explain(
         key=lambda difference: -abs(difference.change_s),
     )
     shown_differences = [difference for difference in differences if abs(difference.share) >= LEAST_SHARE][:SHOWN]
-    remaining = [difference for difference in differences if difference not in shown_differences]
-    others_s = sum(difference.change_s for difference in remaining)
-    renamed = [
-        f"layer {now} of new is paired with {then} of base by its position" for now, then in alignment.renamed.items()
+    other_differences = [difference for difference in differences if difference not in shown_differences]
+    others_s = sum(difference.change_s for difference in other_differences)
+    renamed_texts = [
+        f"layer {new_layer} of new is paired with {base_layer} of base by its position"
+        for new_layer, base_layer in alignment.renamed.items()
     ]
     return Explanation(
         base_s,
@@ -179,7 +180,7 @@ def explain(
         ratio,
         nothing=False,
         differences=tuple(shown_differences),
-        others=len(remaining),
+        others=len(other_differences),
         others_s=others_s,
         unexplained_s=change_s - others_s - sum(difference.change_s for difference in shown_differences),
         profiler_costs_s=costs_s,
@@ -187,8 +188,8 @@ def explain(
         facts=tuple(facts),
         caveats=(
             *caveats,
-            *_slower_traces(sides, parts),
-            *renamed,
+            *_slower_traces(sides, side_parts),
+            *renamed_texts,
             *_two_backends(base, new, same_backend=same_backend),
         ),
     )
@@ -197,17 +198,17 @@ def explain(
 def _without_profiler(base: Side, new: Side, *, alike: bool) -> tuple[list[StepParts], tuple[float, float]]:
     sides = [TracedSide(side.parts, side.traced.times.step_time_s) for side in (base, new)]
     if alike:
-        parts, cost_s = without_profiler(sides)
-        return parts, (cost_s, cost_s)
+        side_parts, cost_s = without_profiler(sides)
+        return side_parts, (cost_s, cost_s)
     (base_parts,), base_cost_s = without_profiler(sides[:1])
     (new_parts,), new_cost_s = without_profiler(sides[1:])
     return [base_parts, new_parts], (base_cost_s, new_cost_s)
 
 
-def _slower_traces(sides: Sequence[Side], parts: Sequence[StepParts]) -> list[str]:
+def _slower_traces(sides: Sequence[Side], side_parts: Sequence[StepParts]) -> list[str]:
     """Return which traced steps took another time than measured, which the profiler's cost does not account for."""
     texts = []
-    for name, side, step_parts in zip(("base", "new"), sides, parts, strict=True):
+    for name, side, step_parts in zip(("base", "new"), sides, side_parts, strict=True):
         measured_s = side.traced.times.step_time_s
         if measured_s and abs(step_parts.step_time_s / measured_s - 1) > LEAST_SLOWER:
             times_text = f"{step_parts.step_time_s / measured_s:.2f} times as long as"
@@ -268,22 +269,22 @@ def _needed_s(side: TracedSide) -> float:
     return high_s
 
 
-def _removed_s(parts: StepParts, cost_s: float) -> float:
-    return sum(min(part.mean_s, _cost_s(parts, key, part, cost_s)) for key, part in parts.parts.items())
+def _removed_s(step_parts: StepParts, cost_s: float) -> float:
+    return sum(min(part.mean_s, _cost_s(step_parts, key, part, cost_s)) for key, part in step_parts.parts.items())
 
 
-def _cost_s(parts: StepParts, key: PartKey, part: Part, cost_s: float) -> float:
+def _cost_s(step_parts: StepParts, key: PartKey, part: Part, cost_s: float) -> float:
     """Return the cost of a part's events, of which those on a device have none."""
-    return cost_s * part.count if parts.device == "cpu" or key.place not in WORKING else 0.0
+    return cost_s * part.count if step_parts.device == "cpu" or key.place not in WORKING else 0.0
 
 
 def _cheaper(parts: StepParts, cost_s: float) -> StepParts:
     return replace(parts, parts={key: _shortened(parts, key, part, cost_s) for key, part in parts.parts.items()})
 
 
-def _shortened(parts: StepParts, key: PartKey, part: Part, cost_s: float) -> Part:
+def _shortened(step_parts: StepParts, key: PartKey, part: Part, cost_s: float) -> Part:
     mean_s = part.mean_s
-    return part.scaled(max(0.0, 1 - _cost_s(parts, key, part, cost_s) / mean_s)) if mean_s > 0 else part
+    return part.scaled(max(0.0, 1 - _cost_s(step_parts, key, part, cost_s) / mean_s)) if mean_s > 0 else part
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,11 +425,11 @@ def communication(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Clai
 
 def layers(pair: ComparedSides, rows: Sequence[AlignedPart]) -> list[Claim]:
     """Return a claim for each layer: all of its operations, titled by the kind of operation that changed most."""
-    by_layer: dict[str, list[AlignedPart]] = {}
+    rows_by_layer: dict[str, list[AlignedPart]] = {}
     for row in rows:
         if row.key.layer is not None and is_work(row):
-            by_layer.setdefault(row.key.layer, []).append(row)
-    return [_of_layer(pair, layer, layer_rows) for layer, layer_rows in by_layer.items()]
+            rows_by_layer.setdefault(row.key.layer, []).append(row)
+    return [_of_layer(pair, layer, layer_rows) for layer, layer_rows in rows_by_layer.items()]
 
 
 def _of_layer(pair: ComparedSides, layer: str, rows: Sequence[AlignedPart]) -> Claim:
@@ -533,17 +534,21 @@ def differing_facts(
 
 
 def _settings(base: Record, new: Record) -> list[Fact]:
-    then, now = named(base.settings), named(new.settings)
-    pairs = [(name, value_as_text(then.get(name)), value_as_text(now.get(name))) for name in {**then, **now}]
-    return [Fact("settings", name, before, after) for name, before, after in pairs if before != after]
+    before, after = named(base.settings), named(new.settings)
+    pairs = [(name, value_as_text(before.get(name)), value_as_text(after.get(name))) for name in {**before, **after}]
+    return [Fact("settings", name, base_text, new_text) for name, base_text, new_text in pairs if base_text != new_text]
 
 
 def _versions(base: Sequence[Record], new: Sequence[Record]) -> list[Fact]:
-    then, now = base[0].versions, new[0].versions
+    before, after = base[0].versions, new[0].versions
     if base[0].settings.backend != new[0].settings.backend:
         return []
-    names = sorted({*then, *now})
-    return [Fact("versions", name, then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)]
+    names = sorted({*before, *after})
+    return [
+        Fact("versions", name, before.get(name), after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
 
 
 def _work(base: Sequence[Record], new: Sequence[Record]) -> list[Fact]:
@@ -573,8 +578,8 @@ def _number(topic: str, name: str, base: Number, new: Number, least: float) -> l
 
 
 def _median(values: Iterable[Number]) -> Number:
-    numbers = [value for value in values if value is not None]
-    return statistics.median(numbers) if numbers else None
+    known_numbers = [value for value in values if value is not None]
+    return statistics.median(known_numbers) if known_numbers else None
 
 
 def _programs(base: ProgramSummary | None, new: ProgramSummary | None) -> list[Fact]:
@@ -585,8 +590,10 @@ def _programs(base: ProgramSummary | None, new: ProgramSummary | None) -> list[F
     facts = _number(topic, "programs", base.programs, new.programs, 0.0)
     facts += _number(topic, "operations", base.total, new.total, 0.0)
     facts += _number(topic, "bytes written", base.bytes_written, new.bytes_written, 0.0)
-    for label, then, now in (("", base.operations, new.operations), (" inside fusions", base.fused, new.fused)):
-        kinds = [kind for kind in {**then, **now} if then.get(kind, 0) != now.get(kind, 0)]
-        kinds.sort(key=lambda kind: (kind not in FIRST_KINDS, -abs(now.get(kind, 0) - then.get(kind, 0)), kind))
-        facts += [Fact(topic, kind + label, then.get(kind, 0), now.get(kind, 0)) for kind in kinds[:MOST_KINDS_SHOWN]]
+    for label, before, after in (("", base.operations, new.operations), (" inside fusions", base.fused, new.fused)):
+        kinds = [kind for kind in {**before, **after} if before.get(kind, 0) != after.get(kind, 0)]
+        kinds.sort(key=lambda kind: (kind not in FIRST_KINDS, -abs(after.get(kind, 0) - before.get(kind, 0)), kind))
+        facts += [
+            Fact(topic, kind + label, before.get(kind, 0), after.get(kind, 0)) for kind in kinds[:MOST_KINDS_SHOWN]
+        ]
     return facts

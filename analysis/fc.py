@@ -200,13 +200,13 @@ class Gap:
 
 def gaps(figures: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[Gap]:
     """Return Keras's layers against the native loop wherever both were measured; `cells` are by cell_id."""
-    compared = []
+    gap_list = []
     for figure in figures:
         modes = NATIVE if figure.task.mode == LAYERS else ()
         native = next((candidate for mode in modes if (candidate := with_mode(figure, mode, figures))), None)
         if native and (ratio := ratio_of(figure, native, cells)):
-            compared.append(Gap(figure, native, ratio, _fixed_share(cells[figure.cell_id])))
-    return compared
+            gap_list.append(Gap(figure, native, ratio, _fixed_share(cells[figure.cell_id])))
+    return gap_list
 
 
 def gap_lines(figures: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[str]:
@@ -239,12 +239,12 @@ def _library_lines(figures: Sequence[FcFigure]) -> Iterator[str]:
         name = figure.settings.backend, figure.settings.precision
         if name in named_libraries or not figure.share_of_best or not figure.share_of_own:
             continue
-        reached = figure.share_of_best / figure.share_of_own
-        if reached < FAR_BELOW:
+        share_reached = figure.share_of_best / figure.share_of_own
+        if share_reached < FAR_BELOW:
             named_libraries.add(name)
             yield (
-                f"{name[0]}: its own product reaches {percentage(reached)} of the machine's best in {name[1]}: the "
-                "library it multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
+                f"{name[0]}: its own product reaches {percentage(share_reached)} of the machine's best in {name[1]}: "
+                "the library it multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
             )
 
 
@@ -274,10 +274,10 @@ def as_csv(figures: Iterable[FcFigure], backend: str) -> str:
         if f.settings.backend == backend and _is_point(f)
     }
     lines = []
-    for size in WEIGHT_SIZES:
-        lines.append(f"{size} x {size} weights ({size * size // MIB}MB)")
+    for weight_size in WEIGHT_SIZES:
+        lines.append(f"{weight_size} x {weight_size} weights ({weight_size * weight_size // MIB}MB)")
         for batch in BATCH_SIZES:
-            column_times_s = [times_s.get((*column, size, batch)) for column in COLUMNS]
+            column_times_s = [times_s.get((*column, weight_size, batch)) for column in COLUMNS]
             lines.append(", ".join([str(batch), *(ABSENT if s is None else f"{s:.6f}" for s in column_times_s)]))
     return "\n".join(lines) + "\n"
 

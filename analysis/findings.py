@@ -155,12 +155,12 @@ def _facts(cell: CellSummary) -> dict[str, str]:
     return {**record.versions, **steps, **params, **_over(len(cell.machines))}
 
 
-def _level(machines: int) -> str:
-    return ", machine as level" if machines > 1 else ""
+def _level(machine_count: int) -> str:
+    return ", machine as level" if machine_count > 1 else ""
 
 
-def _over(machines: int) -> dict[str, str]:
-    return {"machines": str(machines)} if machines > 1 else {}
+def _over(machine_count: int) -> dict[str, str]:
+    return {"machines": str(machine_count)} if machine_count > 1 else {}
 
 
 def _interval(estimate: Estimate | None) -> dict[str, Any]:

@@ -31,8 +31,8 @@ ARITHMETIC_SHARE = 0.8
 def median_of(records: Iterable[Record], value: Callable[[Generation], float | None]) -> float | None:
     """Return the median of a value over the processes of a cell, given by their records."""
     readings = (value(record.generation) for record in records if record.generation)
-    measured = [reading for reading in readings if reading is not None]
-    return statistics.median(measured) if measured else None
+    known_readings = [reading for reading in readings if reading is not None]
+    return statistics.median(known_readings) if known_readings else None
 
 
 def read_rate(generation: Generation) -> float | None:

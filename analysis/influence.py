@@ -20,19 +20,19 @@ COMMAND = "runner selftest --parallel-devices"
 def influences(lone_records: Sequence[Record], busy_records: Sequence[Record], devices: int) -> list[Influence]:
     """Return the influence on each cell of a self test with a block with both; `devices` worked in `busy_records`."""
     ends = summaries(lone_records), summaries(busy_records)
-    measured = []
+    measured_influences = []
     for cell_id, cell in ends[0].items():
         logs = log_ratios(ends[1][cell_id], cell) if cell_id in ends[1] else {}
         if (estimate := of_logs([logs[block] for block in sorted(logs)])) is None:
             continue
         settings, first_record = cell.settings, cell.records[0]
-        measured.append(
+        measured_influences.append(
             Influence(
                 *(first_record.machine.host_id, settings.device, devices, cell_id, settings.backend, settings.workload),
                 *(estimate.centre, estimate.low, estimate.high, estimate.count, first_record.run_id),
             )
         )
-    return sorted(measured, key=lambda influence: (influence.workload, influence.backend, influence.cell_id))
+    return sorted(measured_influences, key=lambda influence: (influence.workload, influence.backend, influence.cell_id))
 
 
 def influence_caveat(cell: CellSummary, known_influences: Sequence[Influence]) -> str | None:
@@ -46,7 +46,12 @@ def influence_caveat(cell: CellSummary, known_influences: Sequence[Influence]) -
         else f" in {len(placed_records)} of {len(cell.measured)} processes"
     )
     nearest = _nearest(
-        cell, [measured for measured in known_influences if measured.host_id == placed_records[0].machine.host_id]
+        cell,
+        [
+            known_influence
+            for known_influence in known_influences
+            if known_influence.host_id == placed_records[0].machine.host_id
+        ],
     )
     influence = f": not measured, measure it with {COMMAND}" if nearest is None else _text(nearest, cell)
     return f"measured while other GPUs worked{share_note}; influence by self test{influence}"

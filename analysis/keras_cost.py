@@ -89,8 +89,8 @@ class KerasCost:
     def text(self) -> str:
         """The result as one line: `jax takes 1.08x [1.05 1.11] as long as native code; of a step: metrics 3.1 %`."""
         shares_text = ", ".join(f"{part.name} {share_text(part.share)}" for part in self.parts)
-        parts = (self._sentence, shares_text and f"of a step: {shares_text}", self.caveat)
-        return "; ".join(part for part in parts if part)
+        texts = (self._sentence, shares_text and f"of a step: {shares_text}", self.caveat)
+        return "; ".join(text for text in texts if text)
 
 
 def keras_costs(rows: Sequence[Row]) -> list[KerasCost]:
@@ -99,9 +99,9 @@ def keras_costs(rows: Sequence[Row]) -> list[KerasCost]:
     ladders: dict[str, dict[str, tuple[Row, CellSummary]]] = {}
     for row, cell in cells:
         ladders.setdefault(canonical(by_keras(cell.settings)), {})[cell.settings.implementation] = (row, cell)
-    compared = [ladder for ladder in ladders.values() if len(ladder) > 1 and KERAS in ladder]
-    ladder_titles = titles([by_keras(ladder[KERAS][1].settings) for ladder in compared], {})
-    return [_cost(ladder, work) for ladder, work in zip(compared, ladder_titles, strict=True)]
+    compared_ladders = [ladder for ladder in ladders.values() if len(ladder) > 1 and KERAS in ladder]
+    ladder_titles = titles([by_keras(ladder[KERAS][1].settings) for ladder in compared_ladders], {})
+    return [_cost(ladder, work) for ladder, work in zip(compared_ladders, ladder_titles, strict=True)]
 
 
 def by_keras(settings: Settings) -> Settings:
@@ -112,21 +112,23 @@ def by_keras(settings: Settings) -> Settings:
 def _cost(ladder: Mapping[str, tuple[Row, CellSummary]], work: str) -> KerasCost:
     row, keras_cell = ladder[KERAS]
     rungs = [name for name in IMPLEMENTATIONS if name in ladder]
-    measured = {name: ladder[name][1].measured for name in rungs}
-    difference = differing(measured)
+    records_by_implementation = {name: ladder[name][1].measured for name in rungs}
+    difference = differing(records_by_implementation)
     native = ladder.get(NATIVE)
-    missing, ratio = "", None
+    missing_reason, ratio = "", None
     if difference:
-        missing = f"not comparable: {difference}"
+        missing_reason = f"not comparable: {difference}"
     elif native is None:
-        missing = f"{NATIVE} was not measured: set implementation: [{KERAS}, {NATIVE}]"
+        missing_reason = f"{NATIVE} was not measured: set implementation: [{KERAS}, {NATIVE}]"
     elif logs := logs_by_machine(keras_cell, native[1]):
         ratio = ratio_of(keras_cell.settings.backend, logs, row.looks)
     else:
-        missing = f"no repeat in common with {NATIVE}"
-    parts = () if difference else _parts(row, {name: ladder[name][1] for name in rungs})
-    caveat = "" if difference else losses_apart(measured, DIFFERENT_MASKS) or ""
-    return KerasCost(keras_cell.cell_id, row.key, work, keras_cell.settings.backend, ratio, missing, parts, caveat)
+        missing_reason = f"no repeat in common with {NATIVE}"
+    cost_parts = () if difference else _parts(row, {name: ladder[name][1] for name in rungs})
+    caveat = "" if difference else losses_apart(records_by_implementation, DIFFERENT_MASKS) or ""
+    return KerasCost(
+        keras_cell.cell_id, row.key, work, keras_cell.settings.backend, ratio, missing_reason, cost_parts, caveat
+    )
 
 
 def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[CostShare, ...]:
@@ -139,7 +141,7 @@ def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[CostShare, ...]:
     if not blocks:
         return ()
     confidence = row.looks.confidence(len(blocks))
-    several_places = len({place for place, _ in blocks}) > 1
+    has_several_places = len({place for place, _ in blocks}) > 1
     shares = {
         name: _linear([math.log(rung_times[block] / times_s[KERAS][block]) for block in blocks])
         for name, rung_times in times_s.items()
@@ -150,7 +152,7 @@ def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[CostShare, ...]:
         assert share is not None
         # Blocks at several machines are not exchangeable: their mean is shown without an interval.
         name = _between(upper, lower, rungs[KERAS].settings.phase)
-        cost_shares.append(CostShare(name, replace(share, low=None, high=None) if several_places else share))
+        cost_shares.append(CostShare(name, replace(share, low=None, high=None) if has_several_places else share))
     return tuple(cost_shares)
 
 

@@ -137,8 +137,8 @@ NO_ZEROS = Zeros()
 def deviation(a: ParityProcess, b: ParityProcess, precision: str, zero: Zeros = NO_ZEROS) -> Deviation:
     """Return the deviations between two processes of one precision."""
     trainable, weights = _of_kind(a.trace, "gradient"), a.trace.weights
-    compared = [i for i in trainable if i not in zero.gradient]
-    gradient, gradient_at = _worst(compared, lambda i: _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0))
+    indices = [i for i in trainable if i not in zero.gradient]
+    gradient, gradient_at = _worst(indices, lambda i: _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0))
     update, update_at = worst_update(a, b, precision, zero.update | zero.gradient)
     norms = [sum(_norm(process.arrays("gradient", i)) ** 2 for i in trainable) ** 0.5 for process in (a, b)]
     return Deviation(
@@ -190,12 +190,12 @@ def initializer_findings(precision: str, a: ParityOutput, b: ParityOutput) -> li
     return [ParityFinding(precision, "initial", worst, INITIAL_LIMIT, None if index is None else a.weights[index].path)]
 
 
-def _standard_errors(a: Sequence[float], b: Sequence[float], size: int) -> float | None:
+def _standard_errors(a: Sequence[float], b: Sequence[float], weight_count: int) -> float | None:
     """Return how far apart two draws' means or standard deviations are, at most; None for unequal constants."""
     spread = max(a[1], b[1])
     if min(a[1], b[1]) == 0.0:
         return 0.0 if list(a) == list(b) else None  # beyond any limit
-    return max(abs(x - y) for x, y in zip(a, b, strict=True)) / (spread * math.sqrt(2 / size))
+    return max(abs(x - y) for x, y in zip(a, b, strict=True)) / (spread * math.sqrt(2 / weight_count))
 
 
 def worst_loss(a: Sequence[float | None], b: Sequence[float | None]) -> float | None:
@@ -217,13 +217,13 @@ def findings(precision: str, observed: Deviation) -> list[ParityFinding]:
 
 def first_differing_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
     """Return the first layer whose output differs between two forward passes, in the order of `a`."""
-    by_layer: dict[str, list[Sketch]] = {}
+    sketches_by_layer: dict[str, list[Sketch]] = {}
     for sketch in b:
-        by_layer.setdefault(plain(sketch.layer), []).append(sketch)
+        sketches_by_layer.setdefault(plain(sketch.layer), []).append(sketch)
     for sketch in a:
         # A layer within a backend's compiled loop is recorded on one side only: its loop's output is on both.
-        waiting = by_layer.get(plain(sketch.layer))
-        if waiting and _sketches_differ(sketch, waiting.pop(0), SKETCH_LIMIT[precision]):
+        waiting_sketches = sketches_by_layer.get(plain(sketch.layer))
+        if waiting_sketches and _sketches_differ(sketch, waiting_sketches.pop(0), SKETCH_LIMIT[precision]):
             return sketch.layer
     return None
 
@@ -252,10 +252,10 @@ def backward_difference(
     if weight is not None:
         return f"the gradient of {weight}; every layer's output agrees"
     if "update" in unexplained:
-        moved = pair.corrected.get(precision, pair.deviations[precision]).update_at
-        learnt = any(weight.trainable and weight.path == moved for weight in processes[0].trace.weights)
-        culprit = "the optimiser's step on" if learnt else "the statistic"
-        return f"{culprit} {moved}; every gradient agrees"
+        moved_weight = pair.corrected.get(precision, pair.deviations[precision]).update_at
+        is_learnt = any(weight.trainable and weight.path == moved_weight for weight in processes[0].trace.weights)
+        culprit = "the optimiser's step on" if is_learnt else "the statistic"
+        return f"{culprit} {moved_weight}; every gradient agrees"
     return "the training after step 1; its gradients agree"
 
 
@@ -396,11 +396,11 @@ def _candidates(finding: ParityFinding, pair: Pair, facts: Mapping[str, Facts]) 
 def _known(finding: ParityFinding, pair: Pair, facts: Mapping[str, Facts]) -> str | None:
     """Return the causes that may be as large as the finding, if no deviation remains once all are corrected."""
     causes = _candidates(finding, pair, facts)
-    remaining = getattr(pair.corrected.get(finding.precision), finding.figure, None)
-    if not causes or remaining is None or remaining > finding.limit:
+    exact_value = getattr(pair.corrected.get(finding.precision), finding.figure, None)
+    if not causes or exact_value is None or exact_value > finding.limit:
         return None
     causes_text = "; ".join(dict.fromkeys(cause.text for cause in causes))
-    return f"{causes_text}. Computed exactly instead, this figure is {f'{remaining:.0e}' if remaining else '0'}"
+    return f"{causes_text}. Computed exactly instead, this figure is {f'{exact_value:.0e}' if exact_value else '0'}"
 
 
 def is_unexplained_training(finding: ParityFinding) -> bool:
@@ -443,10 +443,10 @@ def _within_rounding(finding: ParityFinding, pair: Pair, evidence: DeviationEvid
     if alike is None or finding.value is None:
         return None
     for backend in pair.backends:
-        moved = getattr(evidence.nudged.get(backend), finding.figure, None) or 0.0
-        if finding.value <= NUDGE_FACTOR * moved:
+        nudged_by = getattr(evidence.nudged.get(backend), finding.figure, None) or 0.0
+        if finding.value <= NUDGE_FACTOR * nudged_by:
             return (
-                f"rounding, which this network amplifies: {backend} deviates from itself by {moved:.1e} when each "
+                f"rounding, which this network amplifies: {backend} deviates from itself by {nudged_by:.1e} when each "
                 f"weight moves by one unit in its last place; {alike}"
             )
     return None

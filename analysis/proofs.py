@@ -38,10 +38,10 @@ class Origin:
 def worst_error(proofs: Sequence[Proof]) -> float | None:
     """Return the largest error of these proofs against NumPy; None without proofs."""
     all_errors = [e for p in proofs for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
-    errors = [error for error in all_errors if error is not None]
-    if any(math.isnan(error) for error in errors):
+    known_errors = [error for error in all_errors if error is not None]
+    if any(math.isnan(error) for error in known_errors):
         return math.nan
-    return max(errors, default=None)
+    return max(known_errors, default=None)
 
 
 def proved_modes(answers: Sequence[ProofAnswer], origin: Origin) -> list[ProvedMode]:
@@ -52,7 +52,7 @@ def proved_modes(answers: Sequence[ProofAnswer], origin: Origin) -> list[ProvedM
             mode_proofs = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
             worst = worst_error(mode_proofs)
             failures = [problem for p in mode_proofs if (problem := proof_problem(p))]
-            finite = worst is not None and math.isfinite(worst)
+            is_finite = worst is not None and math.isfinite(worst)
             proved.append(
                 ProvedMode(
                     backend=answer.backend,
@@ -61,8 +61,8 @@ def proved_modes(answers: Sequence[ProofAnswer], origin: Origin) -> list[ProvedM
                     device=origin.device,
                     workers=sorted({p.problem.workers for p in mode_proofs}),
                     problems=len(mode_proofs),
-                    worst_error=worst if finite else None,
-                    failure=next(iter(failures), None if finite else "an error is not finite"),
+                    worst_error=worst if is_finite else None,
+                    failure=next(iter(failures), None if is_finite else "an error is not finite"),
                     version=answer.version,
                     started_at=origin.started_at,
                     machine=origin.machine,
@@ -100,8 +100,10 @@ class Summary:
 
 def fc_summary(records: Sequence[Record]) -> Summary | None:
     """Return the figures of one cell; None if no repeat was measured."""
-    measured = [(r, r.resolved.steps_per_epoch) for r in records if r.status in MEASURED and r.resolved is not None]
-    batch_s = [epoch_s / steps for record, steps in measured for epoch_s in record.times.epoch_times_s]
+    measured_steps = [
+        (r, r.resolved.steps_per_epoch) for r in records if r.status in MEASURED and r.resolved is not None
+    ]
+    batch_s = [epoch_s / steps for record, steps in measured_steps for epoch_s in record.times.epoch_times_s]
     if not batch_s:
         return None
     mean_s, task = statistics.fmean(batch_s), spec.problem_of(records[0].settings)
@@ -110,7 +112,7 @@ def fc_summary(records: Sequence[Record]) -> Summary | None:
         sd_s=statistics.pstdev(batch_s),
         samples_per_s=task.samples_per_step / mean_s,
         bytes_per_step=spec.traffic_per_step(task).sent_bytes(task.workers),
-        wire_bytes_per_step=spec.wire_bytes_of(record.parallel for record, _ in measured),
+        wire_bytes_per_step=spec.wire_bytes_of(record.parallel for record, _ in measured_steps),
     )
 
 
@@ -140,9 +142,11 @@ def proof_lines(
     if settings.devices == 1:
         return ()
     identity = settings.workload, settings.devices, settings.distribution
-    fitting = [proof for proof in proofs if (proof.workload, proof.devices, proof.distribution) == identity]
-    fitting.sort(key=lambda proof: (canonical(proof.params) == canonical(settings.params), proof.started_at))
-    newest = {name: proof for proof in fitting for name in (*proof.backends, *proof.failures, *proof.unsupported)}
+    fitting_proofs = [proof for proof in proofs if (proof.workload, proof.devices, proof.distribution) == identity]
+    fitting_proofs.sort(key=lambda proof: (canonical(proof.params) == canonical(settings.params), proof.started_at))
+    newest = {
+        name: proof for proof in fitting_proofs for name in (*proof.backends, *proof.failures, *proof.unsupported)
+    }
     texts = [_text(newest[name], name, settings, versions[name]) for name in versions if name in newest]
     place_text = "" if settings.device == "cpu" else ON_A_CPU
     lines = [f"{settings.devices} devices against one{place_text}: {', '.join(texts)}"] if texts else []
@@ -193,9 +197,9 @@ def device_difference(
     return ReplicaDifference(worst_loss(one_device.trace.losses, several_devices.trace.losses), update, update_at)
 
 
-def device_findings(differences: Mapping[str, ReplicaDifference], weights: int) -> list[str]:
+def device_findings(differences: Mapping[str, ReplicaDifference], weight_count: int) -> list[str]:
     """Return the differences beyond their limit, a line each, and if no weight is left to be compared."""
-    texts = [] if weights else ["update: rounding decides that of every weight, so that none was compared"]
+    texts = [] if weight_count else ["update: rounding decides that of every weight, so that none was compared"]
     for precision, observed in differences.items():
         for figure in ("losses", "update"):
             value, limit = getattr(observed, figure), LIMITS[precision][figure]

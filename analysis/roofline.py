@@ -139,12 +139,12 @@ class Roofline:
 
 def roofline(cells: Iterable[tuple[str, CellSummary]], works: Mapping[str, Work], peaks: Peaks | None) -> Roofline:
     """Compare each cell, given with its row's title, with the peaks. `works` are counts by `work_key`."""
-    measured = MachinePeaks(products(peaks), slopes(peaks)) if peaks else MachinePeaks()
+    machine_peaks = MachinePeaks(products(peaks), slopes(peaks)) if peaks else MachinePeaks()
     shares = tuple(
-        _share(title, cell, works.get(work_key(cell.settings.workload, cell.settings.params)), measured)
+        _share(title, cell, works.get(work_key(cell.settings.workload, cell.settings.params)), machine_peaks)
         for title, cell in cells
     )
-    return Roofline(shares, measured.roofs, measured.slopes, measured.own, tuple(_notes(peaks)))
+    return Roofline(shares, machine_peaks.roofs, machine_peaks.slopes, machine_peaks.own, tuple(_notes(peaks)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
         return None
     if work is None or work.weight_elements is None or work.input_elements_per_sample is None:
         return None
-    copies = settings.devices if settings.distribution == DATA else 1
+    copy_count = settings.devices if settings.distribution == DATA else 1
     computed = ELEMENT_BYTES[COMPUTED_IN[settings.precision]]
     of_variables = variable_bytes(settings.precision)
     batch = settings.batch_size * work.input_elements_per_sample * computed
@@ -233,7 +233,9 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
     if work.trainable_elements is None or work.slot_elements is None or work.kept_elements_per_sample is None:
         return None
     arrays = 2 * work.weight_elements + 2 * work.trainable_elements + 2 * work.slot_elements
-    return copies * of_variables * arrays + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
+    return (
+        copy_count * of_variables * arrays + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
+    )
 
 
 def _as_ran(cell: CellSummary) -> Settings:
@@ -253,8 +255,8 @@ def place_of(cell: CellSummary) -> ComputePlace | None:
     precision = COMPUTED_IN[_as_ran(cell).precision]
     if precision == "float32" and same_work.of_step(record.resolved):
         precision = "tf32"
-    threads = record.resolved.cpus if record.resolved.cpus is not None else record.machine.logical_cpus
-    return ComputePlace(cell.settings.device, precision, threads)
+    thread_count = record.resolved.cpus if record.resolved.cpus is not None else record.machine.logical_cpus
+    return ComputePlace(cell.settings.device, precision, thread_count)
 
 
 def products(peaks: Peaks) -> tuple[Product, ...]:
@@ -338,12 +340,12 @@ def devices_of(settings: Settings) -> int:
 
 def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeaks) -> PeakShare:
     place, step_time, devices = place_of(cell), cell.step_time, devices_of(cell.settings)
-    measured = of_one.together(devices)
-    flops, moved = flops_per_step(cell.settings, work), bytes_per_step(_as_ran(cell), work)
-    roof, own_product = measured.product(place), measured.product(place, cell.settings.backend)
-    peak, slope = (roof.best_flop_per_s if roof else None), measured.slope(place)
-    intensity = flops / moved if flops and moved else None
-    stated = roof.datasheet_flop_per_s if roof else None
+    machine_peaks = of_one.together(devices)
+    flops, moved_bytes = flops_per_step(cell.settings, work), bytes_per_step(_as_ran(cell), work)
+    roof, own_product = machine_peaks.product(place), machine_peaks.product(place, cell.settings.backend)
+    peak, slope = (roof.best_flop_per_s if roof else None), machine_peaks.slope(place)
+    intensity = flops / moved_bytes if flops and moved_bytes else None
+    datasheet_flop_per_s = roof.datasheet_flop_per_s if roof else None
     achieved = flops / step_time.centre if flops and step_time else None
     read_byte_per_s = median_of(cell.measured, read_rate)
     return PeakShare(
@@ -352,7 +354,7 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
         backend=cell.settings.backend,
         place=place,
         flops_per_step=flops,
-        bytes_per_step=moved,
+        bytes_per_step=moved_bytes,
         intensity_flop_per_byte=intensity,
         step_time_s=step_time.centre if step_time else None,
         achieved_flop_per_s=achieved,
@@ -363,10 +365,10 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
         own_gemm_flop_per_s=own_product.best_flop_per_s if own_product else None,
         share_of_own_gemm=_over(achieved, own_product.best_flop_per_s if own_product else None),
         roof_flop_per_s=min(peak, intensity * slope.best_byte_per_s) if peak and intensity and slope else None,
-        datasheet_flop_per_s=stated,
-        mfu=_over(achieved, stated),
+        datasheet_flop_per_s=datasheet_flop_per_s,
+        mfu=_over(achieved, datasheet_flop_per_s),
         note=_why(cell, flops, place, (achieved, peak)),
-        peak_of=_peak_of(measured.peak_of(place), cell.settings),
+        peak_of=_peak_of(machine_peaks.peak_of(place), cell.settings),
         devices=devices,
         read_byte_per_s=read_byte_per_s,
         share_of_bandwidth=_over(read_byte_per_s, slope.best_byte_per_s if slope else None),
@@ -517,10 +519,10 @@ def _with_backends_of(peaks: Peaks, other: Peaks) -> Peaks:
     gemms = [gemm for gemm in other.gemms if gemm.device == DEVICE and gemm.backend not in known_backends]
     streams = [stream for stream in other.streams if stream.device == DEVICE and stream.by not in timed_backends]
     # On a GPU the number of CPUs does not identify a figure, and images may have different ones.
-    threads = next(gemm.threads for gemm in peaks.gemms if gemm.device == DEVICE)
+    thread_count = next(gemm.threads for gemm in peaks.gemms if gemm.device == DEVICE)
     return replace(
         peaks,
-        gemms=peaks.gemms + [replace(gemm, threads=threads) for gemm in gemms],
-        streams=peaks.streams + [replace(stream, threads=threads) for stream in streams],
+        gemms=peaks.gemms + [replace(gemm, threads=thread_count) for gemm in gemms],
+        streams=peaks.streams + [replace(stream, threads=thread_count) for stream in streams],
         devices=other.devices | peaks.devices,
     )

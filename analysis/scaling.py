@@ -94,13 +94,13 @@ class DeviceScaling:
         devices_text = f"on {self.devices} devices"
         communication_note = f"communication {self.spent.share_text} ({self.spent.how})" if self.spent else ""
         if self.speed_up is None or self.efficiency is None:
-            parts = [f"{self.settings.backend} {devices_text}: {self.missing}", communication_note]
+            texts = [f"{self.settings.backend} {devices_text}: {self.missing}", communication_note]
         else:
             verdict_text = "" if self.verdict == FASTER else f" ({self.verdict})"
             gain_text = f"{self.settings.backend} {bracketed(self.speed_up)} {devices_text}{verdict_text}"
             figures = (gain_text, f"efficiency {percentage(self.efficiency.centre)}", communication_note)
-            parts = [", ".join(figure for figure in figures if figure), self.compiled, self.fed]
-        return "; ".join(part for part in parts if part)
+            texts = [", ".join(figure for figure in figures if figure), self.compiled, self.fed]
+        return "; ".join(text for text in texts if text)
 
 
 def device_scalings(rows: Sequence[Row]) -> list[DeviceScaling]:
@@ -123,10 +123,10 @@ def _scaling(
     row: Row, cell: CellSummary, replicas: Replicas, cells: Mapping[str, tuple[Row, CellSummary]]
 ) -> DeviceScaling:
     base, one_device_cell = cells.get(canonical(on_one_device(cell.settings)), (row, None))
-    missing = _missing(cell, one_device_cell)
+    missing_reason = _missing(cell, one_device_cell)
     logs: Mapping[str, Sequence[float]] = {}
-    if one_device_cell is not None and not missing:
-        logs, missing = _paired(one_device_cell, cell)
+    if one_device_cell is not None and not missing_reason:
+        logs, missing_reason = _paired(one_device_cell, cell)
     return DeviceScaling(
         cell_id=cell.cell_id,
         settings=cell.settings,
@@ -134,7 +134,7 @@ def _scaling(
         work_id=work_id(on_one_device(cell.settings)),
         replicas=replicas,
         ratio=ratio_of(cell.settings.backend, logs, row.looks) if logs else None,
-        missing=missing,
+        missing=missing_reason,
         spent=step_breakdown(r.replicas.communication for r in cell.measured if r.replicas),
         compiled=_compiled(cell, one_device_cell) if one_device_cell and logs else "",
         fed=_fed(cell.settings.devices, replicas) if logs else "",
@@ -226,13 +226,13 @@ def communication_text(share: float) -> str:
     return percentage(share) if share >= 0 else "below 0 %"
 
 
-def step_breakdown(measured: Iterable[Communication | None]) -> StepBreakdown | None:
+def step_breakdown(all_communications: Iterable[Communication | None]) -> StepBreakdown | None:
     """Return the medians over the repeats in which collectives were timed; None if they were in none."""
-    communications = [communication for communication in measured if communication is not None]
-    if not communications:
+    known_communications = [communication for communication in all_communications if communication is not None]
+    if not known_communications:
         return None
     step_time_s, share = (
-        statistics.median(getattr(communication, name) for communication in communications)
+        statistics.median(getattr(communication, name) for communication in known_communications)
         for name in ("step_time_s", "share")
     )
-    return StepBreakdown(communications[0].method, step_time_s, share)
+    return StepBreakdown(known_communications[0].method, step_time_s, share)

@@ -75,26 +75,26 @@ class SelftestResult:
     ratio: float | None
 
 
-def cut(session: Labelled, blocks: int = MIN_BLOCKS) -> dict[str, list[list[float]]]:
-    """Return, by backend, the log ratios of comparisons of `blocks` blocks each, in the blocks' order.
+def cut(session: Labelled, block_count: int = MIN_BLOCKS) -> dict[str, list[list[float]]]:
+    """Return, by backend, the log ratios of comparisons of `block_count` blocks each, in the blocks' order.
 
     The remaining blocks at the end of a cell are not used.
     """
-    by_backend: dict[str, list[list[float]]] = {}
+    blocks_by_backend: dict[str, list[list[float]]] = {}
     for backend, logs in _logs(session):
-        for start in range(0, len(logs) - blocks + 1, blocks):
-            by_backend.setdefault(backend, []).append(logs[start : start + blocks])
-    return by_backend
+        for start in range(0, len(logs) - block_count + 1, block_count):
+            blocks_by_backend.setdefault(backend, []).append(logs[start : start + block_count])
+    return blocks_by_backend
 
 
-def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[SelftestResult]:
+def findings(sessions: Sequence[Labelled], block_count: int = MIN_BLOCKS) -> list[SelftestResult]:
     """Return the results of all sessions by backend, and over all backends last."""
-    by_backend: dict[str, list[list[float]]] = {}
+    comparisons_by_backend: dict[str, list[list[float]]] = {}
     for session in sessions:
-        for backend, comparisons in cut(session, blocks).items():
-            by_backend.setdefault(backend, []).extend(comparisons)
-    all_comparisons = [comparison for comparisons in by_backend.values() for comparison in comparisons]
-    comparisons_by_name = {**dict(sorted(by_backend.items())), "all": all_comparisons}
+        for backend, comparisons in cut(session, block_count).items():
+            comparisons_by_backend.setdefault(backend, []).extend(comparisons)
+    all_comparisons = [comparison for comparisons in comparisons_by_backend.values() for comparison in comparisons]
+    comparisons_by_name = {**dict(sorted(comparisons_by_backend.items())), "all": all_comparisons}
     return [
         _finding(name, len(sessions), comparisons) for name, comparisons in comparisons_by_name.items() if comparisons
     ]

@@ -142,8 +142,8 @@ def parts_of(head: Head, spans: Iterable[Span], steps_a_call: int = 1) -> StepPa
             times.setdefault(key, [0.0] * len(calls))[number] += time_ns / 1e9 / steps_a_call
         counts.update(call.counts)
     step_count = max(1, len(calls)) * steps_a_call
-    parts = {key: Part(tuple(times_s), counts[key] / step_count) for key, times_s in times.items()}
-    return StepParts(head.backend, head.device, parts)
+    part_by_key = {key: Part(tuple(times_s), counts[key] / step_count) for key, times_s in times.items()}
+    return StepParts(head.backend, head.device, part_by_key)
 
 
 def _with_step(span: Span) -> Span:
@@ -198,15 +198,17 @@ def _divide(segments: Iterable[tuple[int, int, StepKey]], window: Window, slots:
     last_idle: StepKey | None = None
     for time, change, changed_key in sorted(events, key=itemgetter(0)):
         if time > previous_ns:
-            running = [step_key for step_key in open_now.elements() if step_key[0].place in WORKING]
-            idle = None if running else next((idle_key for idle_key in IDLE if open_now[idle_key]), IDLE[-1])
-            for part_key, step in [idle] if idle else running:
+            running_keys = [step_key for step_key in open_now.elements() if step_key[0].place in WORKING]
+            idle_key_now = (
+                None if running_keys else next((idle_key for idle_key in IDLE if open_now[idle_key]), IDLE[-1])
+            )
+            for part_key, step in [idle_key_now] if idle_key_now else running_keys:
                 times_ns = slots.of(step, previous_ns).times_ns
-                times_ns[part_key] = times_ns.get(part_key, 0.0) + (time - previous_ns) / max(1, len(running))
-            if idle and idle is not last_idle:
-                slots.of(None, previous_ns).counts[idle[0]] += 1
+                times_ns[part_key] = times_ns.get(part_key, 0.0) + (time - previous_ns) / max(1, len(running_keys))
+            if idle_key_now and idle_key_now is not last_idle:
+                slots.of(None, previous_ns).counts[idle_key_now[0]] += 1
             previous_ns = time
-            last_idle = idle
+            last_idle = idle_key_now
         if changed_key is not None:
             open_now[changed_key] += change
 
@@ -300,7 +302,7 @@ def _steps(parts: Sequence[Part | None]) -> list[float]:
 
 
 def _keyed(side: StepParts, renamed: Mapping[str, str], same_backend: bool) -> dict[PartKey, Part]:
-    parts: dict[PartKey, Part] = {}
+    part_by_key: dict[PartKey, Part] = {}
     for key, part in side.parts.items():
         layer = renamed.get(key.layer, key.layer) if key.layer else None
         op = _HASH.sub("...", key.op) if key.op and same_backend else None
@@ -308,8 +310,8 @@ def _keyed(side: StepParts, renamed: Mapping[str, str], same_backend: bool) -> d
             key.place if same_backend or key.place not in WORKING - {TrackPlace.COMMUNICATION} else TrackPlace.COMPUTE
         )
         renamed_key = PartKey(place, key.phase, layer, op)
-        parts[renamed_key] = _sum(parts[renamed_key], part) if renamed_key in parts else part
-    return parts
+        part_by_key[renamed_key] = _sum(part_by_key[renamed_key], part) if renamed_key in part_by_key else part
+    return part_by_key
 
 
 def _sum(part: Part, other: Part) -> Part:
@@ -323,5 +325,7 @@ def _renamed(base: Sequence[str], new: Sequence[str]) -> dict[str, str]:
     for kind, start, end, new_start, new_end in SequenceMatcher(None, base, new, autojunk=False).get_opcodes():
         pairs = zip(base[start:end], new[new_start:new_end], strict=False)
         if kind == "replace" and end - start == new_end - new_start:
-            renamed |= {now: then for then, now in pairs if not common & {then, now}}
+            renamed |= {
+                new_layer: base_layer for base_layer, new_layer in pairs if not common & {base_layer, new_layer}
+            }
     return renamed

@@ -53,7 +53,7 @@ def table(head: Head, spans: Iterable[Span]) -> TraceSummary:
     trace, workers = read_workers(head, spans)
     times_ns, counts = _own_times(workers)
     gaps = [gap for worker in workers for gap in worker.gaps]
-    largest = heapq.nlargest(MOST_GAPS, gaps, key=lambda gap: gap.duration_s)
+    largest_gaps = heapq.nlargest(MOST_GAPS, gaps, key=lambda gap: gap.duration_s)
     # Devices on which nothing ran, such as the first if only the second was used, are excluded.
     windows = [worker for worker in workers if worker.window_ns]
     return TraceSummary(
@@ -69,7 +69,7 @@ def table(head: Head, spans: Iterable[Span]) -> TraceSummary:
         by_phase=_parts(times_ns, counts, 2),
         by_kind=_parts(times_ns, counts, 3),
         overlap_share=_overlap_share(windows),
-        gaps=[replace(gap, meanwhile=_meanwhile(gap, trace.marks.get(gap.worker, []))) for gap in largest],
+        gaps=[replace(gap, meanwhile=_meanwhile(gap, trace.marks.get(gap.worker, []))) for gap in largest_gaps],
         gap_count=len(gaps),
         gap_time_s=sum(gap.duration_s for gap in gaps),
         warnings=head.warnings,
@@ -230,17 +230,17 @@ class WorkerSpans:
             others = zip(self.outside.starts, self.outside.ends, self.outside.keys, strict=True)
             spans = sorted([*spans, *((max(start, begin), stop, key) for start, stop, key in others if begin < stop)])
             spans = [span for span in spans if span[0] < end]
-        reached, part_before = begin, None
+        reached_end, part_before = begin, None
         for start, stop, key in spans:
-            if start > reached:
+            if start > reached_end:
                 self.gaps.append(
-                    IdleGap(number, reached / 1e9, (start - reached) / 1e9, part_before, self.keys[key][0])
+                    IdleGap(number, reached_end / 1e9, (start - reached_end) / 1e9, part_before, self.keys[key][0])
                 )
-            if stop > reached:
-                self.busy_ns += min(stop, end) - min(max(start, reached), end)
-                reached, part_before = stop, self.keys[key][0]
-        if end > reached:
-            self.gaps.append(IdleGap(number, reached / 1e9, (end - reached) / 1e9, part_before, None))
+            if stop > reached_end:
+                self.busy_ns += min(stop, end) - min(max(start, reached_end), end)
+                reached_end, part_before = stop, self.keys[key][0]
+        if end > reached_end:
+            self.gaps.append(IdleGap(number, reached_end / 1e9, (end - reached_end) / 1e9, part_before, None))
 
 
 def _outside(trace: TraceSpans) -> list[str]:

@@ -45,8 +45,8 @@ def user_workload(name: str) -> Callable[[Request], Built]:
             )
         try:
             inspect.signature(function).bind(**request.params)
-        except TypeError as problem:
-            raise TypeError(f"{name}: {problem}. Received: params={request.params!r}") from None
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}. Received: params={request.params!r}") from None
         return _checked(name, function(**request.params))
 
     return build
@@ -58,10 +58,10 @@ def _imported(name: str) -> Callable[..., Any]:
         raise ValueError(f"a workload of your own is written package.module:function. Received: {name!r}")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as problem:
-        if problem.name is None or not f"{module_name}.".startswith(f"{problem.name}."):
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise _not_found(name, problem.name) from None
+        raise _not_found(name, error.name) from None
     if not hasattr(module, attribute):
         raise ValueError(f"{name}: module {module_name!r} has no {attribute!r}{near_name(attribute, dir(module))}")
     function = getattr(module, attribute)
@@ -70,14 +70,14 @@ def _imported(name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _not_found(name: str, missing: str) -> ValueError:
+def _not_found(name: str, missing_module: str) -> ValueError:
     """Return the error for a missing module, or for a module that is missing in an existing package."""
-    package = missing.rpartition(".")[0]
+    package = missing_module.rpartition(".")[0]
     if not package:
-        return WorkloadNotFound(f"{name}: no module named {missing!r}")
+        return WorkloadNotFound(f"{name}: no module named {missing_module!r}")
     spec = sys.modules[package].__spec__
     places = ", ".join((spec and spec.submodule_search_locations) or ()) or "a module, not a package"
-    return ValueError(f"{name}: no module named {missing!r} in {package!r} ({places})")
+    return ValueError(f"{name}: no module named {missing_module!r} in {package!r} ({places})")
 
 
 def _checked(name: str, returned: object) -> Built:

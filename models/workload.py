@@ -189,8 +189,8 @@ class Workload:
                 )
         try:
             return {name: param.checked(values.get(name, param.default)) for name, param in param_by_name.items()}
-        except (TypeError, ValueError) as problem:
-            raise type(problem)(f"{self.name}: {problem}") from None
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.name}: {error}") from None
 
 
 def workload(

@@ -138,16 +138,16 @@ def load_lines(path: Path, kind: type[T], version: int) -> tuple[list[T], list[P
 
 
 def _append_whole(handle: int, line: bytes) -> None:
-    size = os.fstat(handle).st_size
+    size_bytes = os.fstat(handle).st_size
     # A line that a crash cut off must not be joined with this one.
-    if size > 0 and os.pread(handle, 1, size - 1) != b"\n":
+    if size_bytes > 0 and os.pread(handle, 1, size_bytes - 1) != b"\n":
         line = b"\n" + line
     try:
         while line:  # a write may be partial, for example before the disk is full
             line = line[os.write(handle, line) :]
         os.fsync(handle)
     except OSError:
-        os.ftruncate(handle, size)
+        os.ftruncate(handle, size_bytes)
         raise
 
 

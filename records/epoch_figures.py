@@ -91,8 +91,8 @@ def timed_epochs_s(times: Times) -> float:
     The first discarded epoch includes the first step.
     """
     first_s = 0.0 if times.discarded_epoch_times_s else times.first_step_time_s or 0.0
-    epochs = (times.discarded_epoch_times_s, times.epoch_times_s, times.short_epoch_times_s)
-    return first_s + (times.calibration_time_s or 0.0) + math.fsum(map(math.fsum, epochs))
+    time_lists_s = (times.discarded_epoch_times_s, times.epoch_times_s, times.short_epoch_times_s)
+    return first_s + (times.calibration_time_s or 0.0) + math.fsum(map(math.fsum, time_lists_s))
 
 
 def quantile(values: Sequence[float], percent: float) -> float:

@@ -38,11 +38,11 @@ class UnfitFile(CodecError):
 
 def read_plain(path: Path | str, limit_bytes: int = DOCUMENT_LIMIT_BYTES, root: Path | None = None) -> bytes:
     """Return the content of a regular file. Raises `UnfitFile` for anything else or a larger one, and OSError."""
-    descriptor, size = open_plain(path, root)
+    descriptor, size_bytes = open_plain(path, root)
     try:
-        if size > limit_bytes:
+        if size_bytes > limit_bytes:
             raise UnfitFile(f"larger than {limit_bytes} bytes")
-        return _read(descriptor, path, 0, size)
+        return _read(descriptor, path, 0, size_bytes)
     finally:
         os.close(descriptor)
 
@@ -52,9 +52,9 @@ def read_range(path: Path | str, start: int, count: int) -> bytes:
 
     Raises `UnfitFile` for anything but a regular file, and OSError.
     """
-    descriptor, size = open_plain(path)
+    descriptor, size_bytes = open_plain(path)
     try:
-        return _read(descriptor, path, max(0, size + start) if start < 0 else start, count)
+        return _read(descriptor, path, max(0, size_bytes + start) if start < 0 else start, count)
     finally:
         os.close(descriptor)
 
@@ -159,9 +159,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def make_folder(path: Path) -> None:
     """Create a folder and its missing parents, and wait until their names are on disk. Raises OSError."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    missing_folders = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for folder in reversed(missing):
+    for folder in reversed(missing_folders):
         sync(folder.parent)
 
 

@@ -105,9 +105,9 @@ def load(run: Run) -> Findings | None:
             raise StoreFailure(
                 f"{path}: version {data['version']} is newer than {FINDINGS_VERSION}; update this program"
             )
-        stored = decode(Findings, data, "findings")
-        _check_identifiers(stored, run.run_id)
-        return stored
+        stored_findings = decode(Findings, data, "findings")
+        _check_identifiers(stored_findings, run.run_id)
+        return stored_findings
     except FileNotFoundError:
         return None
     except (OSError, CodecError) as error:

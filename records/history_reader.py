@@ -92,14 +92,14 @@ class Past:
     caveats: tuple[str, ...]
 
 
-def read(roots: Sequence[Path], selection: Wanted | None = None) -> Past:
+def read(results_folders: Sequence[Path], selection: Wanted | None = None) -> Past:
     """Read the runs of these results folders.
 
     `wanted(cell_id, workload, backend)` selects the cells and is called once for each; None selects all.
     """
     reader = _Reader(selection)
     runs: dict[str, PastRun] = {}
-    for root in roots:
+    for root in results_folders:
         reader.problems += Results(root).left_out()
         for run in Results(root).runs():
             if run.run_id in runs:
@@ -107,7 +107,11 @@ def read(roots: Sequence[Path], selection: Wanted | None = None) -> Past:
             elif (past_run := reader.run(run, root)) is not None:
                 runs[run.run_id] = past_run
     ordered = tuple(runs[run_id] for run_id in sorted(runs))
-    caveats = [*(d for root in roots for d in _latest_caveats(root)), *_clock_caveats(ordered), *reader.caveats]
+    caveats = [
+        *(d for root in results_folders for d in _latest_caveats(root)),
+        *_clock_caveats(ordered),
+        *reader.caveats,
+    ]
     return Past(ordered, reader.settings, reader.primaries, tuple(reader.problems), tuple(caveats))
 
 
@@ -210,8 +214,10 @@ def left_out(about: object) -> str | None:
     if isinstance(arms[arm], dict) and arms[arm].get("fault"):
         return f"the fault {arms[arm]['fault']!r} was injected into it"
     arm_by_name = {name: arm if isinstance(arm, dict) else {} for name, arm in arms.items()}
-    free = [name for name, arm in arm_by_name.items() if not arm.get("fault")]
-    chosen_arm = next((name for name in free if arm_by_name[name].get("python") is None), free[-1])
+    faultless_names = [name for name, arm in arm_by_name.items() if not arm.get("fault")]
+    chosen_arm = next(
+        (name for name in faultless_names if arm_by_name[name].get("python") is None), faultless_names[-1]
+    )
     return None if arm == chosen_arm else f"the arm {chosen_arm!r} represents its session, this is {arm!r}"
 
 

@@ -26,8 +26,8 @@ class LeftOut:
 
 def read(about: Mapping[str, object]) -> tuple[LeftOut, ...]:
     """Return the entries that a run's `run.json` lists as left out."""
-    listed = about.get(KEY)
-    items = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
+    listed_items = about.get(KEY)
+    items = [item for item in listed_items if isinstance(item, Mapping)] if isinstance(listed_items, list) else []
     return tuple(LeftOut(*(str(item.get(name, "")) for name in ("place", "workload", "reason"))) for item in items)
 
 
@@ -38,5 +38,8 @@ def lines(left_out: Sequence[LeftOut]) -> list[str]:
 
 def listed(left_out: Sequence[LeftOut]) -> list[str]:
     """Return an indented line for each entry, at most `MOST_LISTED`, and the number of further ones."""
-    unlisted = len(left_out) - MOST_LISTED
-    return [*(f"  {entry}" for entry in left_out[:MOST_LISTED]), *([f"  and {unlisted} more"] if unlisted > 0 else [])]
+    unlisted_count = len(left_out) - MOST_LISTED
+    return [
+        *(f"  {entry}" for entry in left_out[:MOST_LISTED]),
+        *([f"  and {unlisted_count} more"] if unlisted_count > 0 else []),
+    ]

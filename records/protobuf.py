@@ -29,17 +29,17 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
             value, offset = varint(data, offset)
             yield key >> 3, value
         elif kind == 2:
-            size, offset = varint(data, offset) if data[offset] > 127 else (data[offset], offset + 1)
-            if offset + size > end:
+            piece_bytes, offset = varint(data, offset) if data[offset] > 127 else (data[offset], offset + 1)
+            if offset + piece_bytes > end:
                 raise Malformed("a message is truncated")
-            yield key >> 3, data[offset : offset + size]
-            offset += size
+            yield key >> 3, data[offset : offset + piece_bytes]
+            offset += piece_bytes
         elif kind in FIXED_BYTES:
-            size = FIXED_BYTES[kind]
-            if offset + size > end:
+            piece_bytes = FIXED_BYTES[kind]
+            if offset + piece_bytes > end:
                 raise Malformed("a message is truncated within a number")
-            yield key >> 3, int.from_bytes(data[offset : offset + size], "little")
-            offset += size
+            yield key >> 3, int.from_bytes(data[offset : offset + piece_bytes], "little")
+            offset += piece_bytes
         else:
             raise Malformed(f"a message has a field of unknown kind {kind}")
 
@@ -128,6 +128,6 @@ def encoded_piece(field: int, data: bytes) -> bytes:
     return opening(field, len(data)) + data
 
 
-def opening(field: int, size: int) -> bytes:
+def opening(field: int, size_bytes: int) -> bytes:
     """Return what stands before the bytes of a piece of that size, so that a large one need not be copied."""
-    return encoded_varint(field << 3 | 2) + encoded_varint(size)
+    return encoded_varint(field << 3 | 2) + encoded_varint(size_bytes)

@@ -72,11 +72,13 @@ def problem_of(replicas: Replicas, devices: int, batch_size: int, distribution: 
     ]
     if len(device_names) != devices or len(set(device_names)) != devices:
         return f"its arrays are on {', '.join(sorted(set(device_names))) or 'no device'}, not on {devices} devices"
-    rows = batch_size // devices if distribution == DATA else batch_size
+    rows_a_device = batch_size // devices if distribution == DATA else batch_size
     if distribution != DATA and not replicas.divided_weights:
         return "each device has all weights"
-    if unequal := [f"{replica.rows} on {replica.device}" for replica in replicas.replicas if replica.rows != rows]:
-        return f"the devices have {', '.join(unequal)} rows of a batch, not {rows}"
+    if unequal_texts := [
+        f"{replica.rows} on {replica.device}" for replica in replicas.replicas if replica.rows != rows_a_device
+    ]:
+        return f"the devices have {', '.join(unequal_texts)} rows of a batch, not {rows_a_device}"
     for counter in ("updates", "samples"):
         counts = [getattr(replica, counter) for replica in replicas.replicas]
         if len(set(counts)) > 1:

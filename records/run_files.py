@@ -64,13 +64,13 @@ def read(run: Run) -> RunFiles:
 def read_measurements(files: RunFiles, models: str) -> Measurements:
     """Return what was measured besides a run's records; `models` is the digest of the models that were counted."""
     shown_records = latest_attempts(files.records)
-    refused = None
+    refusal = None
     try:
         peaks = peak_files.stored(files.results, files.about)
     except StoreFailure as error:
-        peaks, refused = None, str(error)
+        peaks, refusal = None, str(error)
     return Measurements(
-        _works(files.results, shown_records, models), peaks, refused, _usage_series(files.run, shown_records)
+        _works(files.results, shown_records, models), peaks, refusal, _usage_series(files.run, shown_records)
     )
 
 

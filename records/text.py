@@ -105,8 +105,8 @@ ALL, NEARLY_ALL, NEARLY_DECIMALS, ROUNDING = 100.0, 99.999, 3, 1e-9
 
 def unit_for(values: Iterable[float], units: tuple[Unit, ...] = TIME_UNITS) -> Unit:
     """Return the largest unit in which the largest of the values is at least 1."""
-    largest = max((abs(value) for value in values), default=0.0)
-    return next((unit for unit in units if largest >= unit.size), units[-1 if largest > 0 else 0])
+    largest_value = max((abs(value) for value in values), default=0.0)
+    return next((unit for unit in units if largest_value >= unit.size), units[-1 if largest_value > 0 else 0])
 
 
 def number(value: float | None, unit: float = 1.0, *, digits: int = DIGITS) -> str:
@@ -209,11 +209,11 @@ def percentage_interval(low: float | None, high: float | None) -> str:
 
 def _percent_decimals(*percents: float) -> int:
     """Return the decimals of a percentage and its interval, of which the largest decides."""
-    largest = max(map(abs, percents))
-    if round(largest, MOST_PERCENT_DECIMALS) == 0:
+    largest_percent = max(map(abs, percents))
+    if round(largest_percent, MOST_PERCENT_DECIMALS) == 0:
         return 1
-    if largest < 1:
-        return min(max(1, _decimals(largest, 2)), MOST_PERCENT_DECIMALS)
+    if largest_percent < 1:
+        return min(max(1, _decimals(largest_percent, 2)), MOST_PERCENT_DECIMALS)
     enough_places = (
         places for places in range(1, NEARLY_DECIMALS) if not any(_is_rounded_to_all(p, places) for p in percents)
     )

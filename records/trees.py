@@ -26,12 +26,12 @@ def remove_tree(folder: str | os.PathLike[str]) -> None:
     """
     with contextlib.suppress(OSError), _opened(folder) as top:
         names = (f".{secrets.token_hex(8)}-{number}" for number in _count())
-        waiting = _emptied(top, (top, names))
-        while waiting:
-            name = waiting.pop()
+        waiting_folders = _emptied(top, (top, names))
+        while waiting_folders:
+            name = waiting_folders.pop()
             with contextlib.suppress(OSError):
                 with _opened(name, top) as inner:
-                    waiting += _emptied(inner, (top, names))
+                    waiting_folders += _emptied(inner, (top, names))
                 os.rmdir(name, dir_fd=top)
         Path(folder).rmdir()
 
@@ -41,15 +41,15 @@ def walk(folder: str | os.PathLike[str], enters: Callable[[Path], bool] = lambda
 
     What is below a folder that the walk does not enter is left out, too.
     """
-    waiting = [os.fspath(folder)]
-    while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+    waiting_folders = [os.fspath(folder)]
+    while waiting_folders:
+        with contextlib.suppress(OSError), os.scandir(waiting_folders.pop()) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 if len(os.fsencode(entry.path)) > LONGEST_PATH_BYTES:
                     continue
                 yield (path := Path(entry.path))
                 if entry.is_dir(follow_symlinks=False) and enters(path):
-                    waiting.append(entry.path)
+                    waiting_folders.append(entry.path)
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ def _opened(name: str | os.PathLike[str], parent: int | None = None) -> Iterator
 def _emptied(folder: int, target: tuple[int, Iterator[str]]) -> list[str]:
     """Remove the files of an open folder; move its folders to the open folder of `target`, and return their names."""
     top, names = target
-    moved = []
+    moved_names = []
     with os.scandir(folder) as entries:
         contents = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_folder in contents:
@@ -97,10 +97,10 @@ def _emptied(folder: int, target: tuple[int, Iterator[str]]) -> list[str]:
             if not is_folder:
                 os.unlink(name, dir_fd=folder)
             elif folder == top:
-                moved.append(name)
+                moved_names.append(name)
             else:
-                moved.append(_moved(name, folder, (top, next(names))))
-    return moved
+                moved_names.append(_moved(name, folder, (top, next(names))))
+    return moved_names
 
 
 def _moved(name: str, folder: int, target: tuple[int, str]) -> str:

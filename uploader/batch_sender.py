@@ -90,13 +90,13 @@ class _Sender:
             return
         self.suspects.get(batch.table.name, {}).pop(batch, None)
         try:
-            refused = self._merge(batch)
-            if refused is None:
+            refusal = self._merge(batch)
+            if refusal is None:
                 self.outbox.mark_done(batch)
             elif batch.contents().rows > 1 and (batch.table.name in self.done.arrived or self._sample_arrives(batch)):
                 self.outbox.split(batch)
             else:
-                self._suspect(batch, refused)
+                self._suspect(batch, refusal)
         except FileDamaged as error:
             self.stopped[batch.table.name] = error
 
@@ -177,9 +177,9 @@ class _Sender:
 
     def _all_refused(self, reasons: Mapping[Batch, str]) -> AllRowsRefused:
         batch, reason = next(iter(reasons.items()))
-        refusal = f"refuses every row of {batch.table.name} that was tried ({_tried(reasons)})"
+        refusal_text = f"refuses every row of {batch.table.name} that was tried ({_tried(reasons)})"
         advice = "no row is set aside, all stay pending: correct the cause, then push again"
-        return AllRowsRefused(f"{self.warehouse.address}: {refusal}: {reason}; {advice}")
+        return AllRowsRefused(f"{self.warehouse.address}: {refusal_text}: {reason}; {advice}")
 
 
 def _tried(batches: Iterable[Batch]) -> int:

@@ -68,8 +68,8 @@ def mapping(assignments: Sequence[str]) -> dict[str, str]:
         if our_column in mapped:
             raise BadInput(f"--map: {our_column} must be mapped once, got {mapped[our_column]!r} and {their_column!r}")
         mapped[our_column] = their_column
-    if missing := [name for name in NEEDED if name not in mapped]:
-        raise BadInput(f"--map: {', '.join(missing)} must be mapped too: --map {missing[0]}=NAME")
+    if missing_names := [name for name in NEEDED if name not in mapped]:
+        raise BadInput(f"--map: {', '.join(missing_names)} must be mapped too: --map {missing_names[0]}=NAME")
     return mapped
 
 
@@ -124,9 +124,9 @@ def rows_of(foreign_rows: Iterable[Mapping[str, Any]], spec: ImportSpec) -> Impo
             runs.add(run_id)
             run = {"day": values["day"], "run_id": run_id, "started_at": values["started_at"], "arm": spec.source}
             imported.rows.append(WarehouseRow(RUNS, run_id, line(RUNS, run)))
-        equal = (run_id, values["cell_id"], began, value)
-        values["repeat"] = _repeat(began, value, occurrences[equal])
-        occurrences[equal] += 1
+        row_identity = (run_id, values["cell_id"], began, value)
+        values["repeat"] = _repeat(began, value, occurrences[row_identity])
+        occurrences[row_identity] += 1
         _add(imported, values, value, spec.metric)
     return imported
 

@@ -210,9 +210,9 @@ class Outbox:
         items = set()
         for batch in self.pending():
             lines = [(line, json.loads(line)) for line in batch.lines()]
-            removed = {item_of(batch.table, values) for _, values in lines if values["run_id"] == run_id}
-            if removed:
-                items |= removed
+            removed_items = {item_of(batch.table, values) for _, values in lines if values["run_id"] == run_id}
+            if removed_items:
+                items |= removed_items
                 if remaining := [line for line, values in lines if values["run_id"] != run_id]:
                     self.seal(batch.table, remaining)
                 self._remove(batch)
@@ -262,17 +262,17 @@ def seal_all(rows: Iterable[WarehouseRow], outbox: Outbox, most_rows: int = MOST
 
     An item is never split between batches: it would count as sent once its first batch was.
     """
-    waiting: dict[str, list[str]] = {name: [] for name in BY_NAME}
+    waiting_lines: dict[str, list[str]] = {name: [] for name in BY_NAME}
     last_items: dict[str, str] = {}
     sealed = 0
     for row in rows:
         name = row.table.name
-        if len(waiting[name]) >= most_rows and last_items[name] != row.item:
-            outbox.seal(row.table, waiting[name])
-            waiting[name], sealed = [], sealed + 1
-        waiting[name].append(row.line)
+        if len(waiting_lines[name]) >= most_rows and last_items[name] != row.item:
+            outbox.seal(row.table, waiting_lines[name])
+            waiting_lines[name], sealed = [], sealed + 1
+        waiting_lines[name].append(row.line)
         last_items[name] = row.item
-    for name, lines in waiting.items():
+    for name, lines in waiting_lines.items():
         if lines:
             outbox.seal(BY_NAME[name], lines)
             sealed += 1

@@ -91,7 +91,7 @@ def push_to(target: Target, choices: PushChoices, say: Say, report: Say) -> bool
             for line in warehouse.repair():
                 report(line)
         prepare(warehouse, target.address)
-        lost = resend_if_emptied(results, warehouse, outbox, report)
+        was_lost = resend_if_emptied(results, warehouse, outbox, report)
         if choices.retry_dead or choices.repair:
             with outbox.locked():
                 say(f"tried again: {plural(outbox.requeue_dead_letters(), 'row')} that had been set aside")
@@ -104,7 +104,7 @@ def push_to(target: Target, choices: PushChoices, say: Say, report: Say) -> bool
     say(f"{summary.new:,} new rows, {summary.known:,} already present")
     for line in [*_problems(summary), *(repair_lines(repaired, target.address) if repaired else [])]:
         report(line)
-    failed = summary.dead or summary.left_out or summary.uncompared or lost
+    failed = summary.dead or summary.left_out or summary.uncompared or was_lost
     return not (failed or (repaired and differs(repaired)))
 
 
@@ -228,13 +228,13 @@ def _items(run: Run) -> set[str]:
 def _of_findings(run: Run, sent_by_table: dict[str, set[str]], summary: PushSummary) -> Iterator[WarehouseRow]:
     path = run.folder / findings.FILE
     try:
-        head = REVISION.search(read_range(path, 0, HEAD_BYTES))
+        match = REVISION.search(read_range(path, 0, HEAD_BYTES))
     except FileNotFoundError:
         summary.without_findings.append(run.run_id)
         return
     except (UnfitFile, OSError) as error:
         raise StoreFailure(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if head and f"{run.run_id}/{int(head[1])}" in sent_by_table[FINDINGS.name]:
+    if match and f"{run.run_id}/{int(match[1])}" in sent_by_table[FINDINGS.name]:
         return
     run_findings = findings.load(run)
     if run_findings is not None:
@@ -255,16 +255,16 @@ def _problems(summary: PushSummary) -> list[str]:
 
 def _findings_advice(runs: Sequence[str]) -> str:
     """Return how to create the findings of these runs: by finishing a run, or by its report."""
-    subject = f"run {runs[0]} has" if len(runs) == 1 else f"{len(runs)} runs, the newest {max(runs)}, have"
+    subject_text = f"run {runs[0]} has" if len(runs) == 1 else f"{len(runs)} runs, the newest {max(runs)}, have"
     report_command = "docker compose run --rm jax-cpu report" if errors.in_container() else "runner report"
-    return f"{subject} no findings: finish the run, or {report_command} --run {max(runs)}; then push again"
+    return f"{subject_text} no findings: finish the run, or {report_command} --run {max(runs)}; then push again"
 
 
 def repair_lines(repaired: RepairSummary, address: str) -> list[str]:
     """Return lines on restored rows, remaining differences and what to do."""
     texts = [str(restored_rows) for restored_rows in repaired.restored[:MOST_LISTED]]
-    if (unlisted := len(repaired.restored) - MOST_LISTED) > 0:
-        texts.append(f"rows of {unlisted} more runs were missing")
+    if (unlisted_count := len(repaired.restored) - MOST_LISTED) > 0:
+        texts.append(f"rows of {unlisted_count} more runs were missing")
     texts += [*listed(list(repaired.remaining)), *repaired.doubled, *repaired.unread]
     if repaired.doubled or any(not difference.missing for difference in repaired.remaining):
         texts.append(REPLACE_LOCAL if is_local(address) else REPLACE_BIGQUERY)
@@ -272,10 +272,10 @@ def repair_lines(repaired: RepairSummary, address: str) -> list[str]:
         texts.append(f"not compared: {plural(repaired.expired, 'run')} older than the warehouse's retention")
     if repaired.lost:
         texts.append(f"{repaired.lost:,} attempts are missing and have no record here: repeat their import")
-    missing = sum(restored_rows.missing for restored_rows in repaired.restored)
-    restored = sum(restored_rows.restored for restored_rows in repaired.restored)
+    missing_count = sum(restored_rows.missing for restored_rows in repaired.restored)
+    restored_count = sum(restored_rows.restored for restored_rows in repaired.restored)
     remaining_text = f"{_remaining(repaired)} differences remain"
-    return [*texts, f"repair: {missing:,} rows were missing, {restored:,} are restored, {remaining_text}"]
+    return [*texts, f"repair: {missing_count:,} rows were missing, {restored_count:,} are restored, {remaining_text}"]
 
 
 def differs(repaired: RepairSummary) -> bool:

@@ -120,9 +120,9 @@ def cell_values(record: Record) -> dict[str, Any]:
     lists = {name: entries for name, entries in values.items() if isinstance(entries, list)}
     filled = {name: [UNKNOWN_TEXT if entry is None else entry for entry in entries] for name, entries in lists.items()}
     # So that rows of earlier versions, which lack these columns, stay equal to their records.
-    settings, is_fed = record.settings, record.settings.feed == PIPELINE
+    settings, is_piped = record.settings, record.settings.feed == PIPELINE
     unused_values = {
-        name: None for name in NO_WORK if getattr(settings, name) == DEFAULTS[name] and not (is_fed and name in INPUT)
+        name: None for name in NO_WORK if getattr(settings, name) == DEFAULTS[name] and not (is_piped and name in INPUT)
     }
     return {"day": day_of(record.run_id), **values, **filled, **unused_values}
 
@@ -184,16 +184,16 @@ Values = Iterable[tuple[int | None, float | None]]
 
 def _measured(record: Record) -> Iterator[tuple[str, str, Values]]:
     for metric, unit, get in _metrics(record.schema_version):
-        measured = get(record)
-        if measured is None:
+        measured_value = get(record)
+        if measured_value is None:
             continue
-        if isinstance(measured, list):
-            yield metric, unit, enumerate(measured)
-        elif isinstance(measured, dict):
-            for name, series in measured.items():
+        if isinstance(measured_value, list):
+            yield metric, unit, enumerate(measured_value)
+        elif isinstance(measured_value, dict):
+            for name, series in measured_value.items():
                 yield json.dumps(f"{metric[1:-1]}.{clean(name)}", ensure_ascii=False), unit, enumerate(series)
         else:
-            yield metric, unit, ((None, measured),)
+            yield metric, unit, ((None, measured_value),)
     for task_metric in record.task.metrics if record.task else ():
         name, unit = (clean(text) for text in (f"{METRICS}.{task_metric.name}", task_metric.unit or "1"))
         yield json.dumps(name, ensure_ascii=False), json.dumps(unit, ensure_ascii=False), ((None, task_metric.value),)

@@ -218,9 +218,9 @@ SOURCE = TableColumn(
 
 def _of_record() -> tuple[TableColumn, ...]:
     columns = [_column(leaf) for leaf in record_leaves() if not is_metric(leaf) and leaf.path not in LEFT_OUT]
-    by_name = {column.name: column for column in columns}
-    by_name["started_at"] = replace(by_name["started_at"], type=Type.TIMESTAMP)
-    return (DAY, *by_name.values(), SOURCE, ROW_HASH)
+    column_by_name = {column.name: column for column in columns}
+    column_by_name["started_at"] = replace(column_by_name["started_at"], type=Type.TIMESTAMP)
+    return (DAY, *column_by_name.values(), SOURCE, ROW_HASH)
 
 
 def _keys(*names: str) -> tuple[TableColumn, ...]:

@@ -51,10 +51,10 @@ class RunDifference:
         return max(0, self.expected.rows - self.actual.rows)
 
     def __str__(self) -> str:
-        place = f"{self.table.name}, run {self.run_id}"
+        place_text = f"{self.table.name}, run {self.run_id}"
         if self.actual.rows == self.expected.rows:
-            return f"{place}: the number of rows is right, but their content differs"
-        return f"{place}: {self.actual.rows} rows, expected {self.expected.rows} from the records"
+            return f"{place_text}: the number of rows is right, but their content differs"
+        return f"{place_text}: {self.actual.rows} rows, expected {self.expected.rows} from the records"
 
 
 @dataclass(slots=True)
@@ -180,8 +180,8 @@ def listed(differing: list[RunDifference]) -> list[str]:
     lines = []
     for table in TABLES:
         texts = [str(difference) for difference in differing if difference.table is table]
-        unlisted = len(texts) - MOST_LISTED
-        lines += texts[:MOST_LISTED] + ([f"{table.name}: {unlisted} more runs"] if unlisted > 0 else [])
+        unlisted_count = len(texts) - MOST_LISTED
+        lines += texts[:MOST_LISTED] + ([f"{table.name}: {unlisted_count} more runs"] if unlisted_count > 0 else [])
     return lines
 
 
@@ -196,8 +196,8 @@ def doubled(warehouse: Warehouse, since: str | None) -> list[str]:
         )
         duplicates = warehouse.query(sql, {"since": since or ""}).rows
         lines += [f"{table.name}, run {run_id}: {n} duplicate keys" for run_id, n in duplicates[:MOST_LISTED]]
-        if (unlisted := len(duplicates) - MOST_LISTED) > 0:
-            lines.append(f"{table.name}: {unlisted} more runs with duplicate keys")
+        if (unlisted_count := len(duplicates) - MOST_LISTED) > 0:
+            lines.append(f"{table.name}: {unlisted_count} more runs with duplicate keys")
     return lines
 
 
@@ -207,14 +207,14 @@ def _total(checksums: Checksums) -> int:
 
 def _by_run(warehouse: Warehouse, table: Table, since: str) -> dict[str, Checksum]:
     """Return a table's checksums by run; for findings, those of the last revision, which the run's folder has."""
-    join_clause = ""
+    join_sql = ""
     if table is FINDINGS:
-        join_clause = (
+        join_sql = (
             "JOIN (SELECT run_id, MAX(revision) AS revision FROM findings WHERE day >= CAST(@since AS DATE) "
             "GROUP BY run_id) AS last ON last.run_id = t.run_id AND last.revision = t.revision "
         )
     sql = (
-        f"SELECT t.run_id, COUNT(*) AS n, SUM(t.row_hash) AS hashes FROM {table.name} AS t {join_clause}"
+        f"SELECT t.run_id, COUNT(*) AS n, SUM(t.row_hash) AS hashes FROM {table.name} AS t {join_sql}"
         "WHERE t.day >= CAST(@since AS DATE) GROUP BY t.run_id"
     )
     return {run_id: Checksum(int(n), int(hashes)) for run_id, n, hashes in warehouse.query(sql, {"since": since}).rows}

@@ -35,16 +35,24 @@ PUBLISHED_CAVEATS = {"stable_diffusion_3": ANOTHER_MODEL}
 
 def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
     """Return the caveats of one cell, one line each, from its records, one a repeat."""
-    measured = [record for record in records if record.status in MEASURED]
-    summaries = (summarise_epochs(record.times.epoch_times_s, record.settings.discard) for record in measured)
-    epochs = [summary for summary in summaries if summary]
-    timed_records = [record for record in measured if record.times.step_time_s]
+    measured_records = [record for record in records if record.status in MEASURED]
+    summaries = (summarise_epochs(record.times.epoch_times_s, record.settings.discard) for record in measured_records)
+    epoch_summaries = [summary for summary in summaries if summary]
+    timed_records = [record for record in measured_records if record.times.step_time_s]
     figures = without_levels(timed_records, [record.times.step_time_s or 0.0 for record in timed_records])
-    compiled = (_recompiles(measured), _graph_breaks(measured))
-    growing = (_grows(measured, "host", host_growth), _grows(measured, "device", device_growth))
-    neighbour_caveats = (*growing, _busy_neighbours(measured), _busy_while_waiting(measured))
+    compiled = (_recompiles(measured_records), _graph_breaks(measured_records))
+    growing = (_grows(measured_records, "host", host_growth), _grows(measured_records, "device", device_growth))
+    neighbour_caveats = (*growing, _busy_neighbours(measured_records), _busy_while_waiting(measured_records))
     return tuple(
-        line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *neighbour_caveats) if line
+        line
+        for line in (
+            *_drifts(epoch_summaries),
+            _outliers(epoch_summaries),
+            _modes(figures),
+            *compiled,
+            *neighbour_caveats,
+        )
+        if line
     )
 
 
@@ -69,19 +77,25 @@ def first_tries(records: Sequence[Record], counted_records: Sequence[Record]) ->
     )
 
 
-def _drifts(epochs: Sequence[EpochSummary]) -> list[str]:
-    count_by_drift = Counter(summary.drift for summary in epochs if summary.drift not in (None, Drift.STEADY))
-    advised = max((summary.advised_discard for summary in epochs if summary.drift is Drift.WARMING), default=None)
+def _drifts(epoch_summaries: Sequence[EpochSummary]) -> list[str]:
+    count_by_drift = Counter(summary.drift for summary in epoch_summaries if summary.drift not in (None, Drift.STEADY))
+    advised = max(
+        (summary.advised_discard for summary in epoch_summaries if summary.drift is Drift.WARMING), default=None
+    )
     advice = {Drift.WARMING: f"set discard: {advised}"}
     return [
-        f"{drift} in {count} of {len(epochs)} processes: {advice.get(drift, 'look for other load, or for throttling')}"
+        f"{drift} in {count} of {len(epoch_summaries)} processes: "
+        f"{advice.get(drift, 'look for other load, or for throttling')}"
         for drift, count in count_by_drift.items()
         if drift is not None
     ]
 
 
-def _outliers(epochs: Sequence[EpochSummary]) -> str | None:
-    outlying, count = sum(len(summary.outliers) for summary in epochs), sum(summary.count for summary in epochs)
+def _outliers(epoch_summaries: Sequence[EpochSummary]) -> str | None:
+    outlying, count = (
+        sum(len(summary.outliers) for summary in epoch_summaries),
+        sum(summary.count for summary in epoch_summaries),
+    )
     return (
         f"outliers: {outlying} of {count} epochs are beyond ten robust deviations; they are included"
         if outlying
@@ -101,8 +115,8 @@ def _modes(figures: Sequence[float]) -> str | None:
     )
 
 
-def _recompiles(measured: Sequence[Record]) -> str | None:
-    counts = [r.resolved.recompiles_timed or 0 for r in measured if r.resolved]
+def _recompiles(measured_records: Sequence[Record]) -> str | None:
+    counts = [r.resolved.recompiles_timed or 0 for r in measured_records if r.resolved]
     if not any(counts):
         return None
     return (
@@ -111,10 +125,10 @@ def _recompiles(measured: Sequence[Record]) -> str | None:
     )
 
 
-def _graph_breaks(measured: Sequence[Record]) -> str | None:
-    resolved_records = [record.resolved for record in measured if record.resolved]
-    most = max((resolved_record.graph_breaks or 0 for resolved_record in resolved_records), default=0)
-    timed_breaks = max((resolved_record.graph_breaks_timed or 0 for resolved_record in resolved_records), default=0)
+def _graph_breaks(measured_records: Sequence[Record]) -> str | None:
+    resolved_parts = [record.resolved for record in measured_records if record.resolved]
+    most = max((resolved.graph_breaks or 0 for resolved in resolved_parts), default=0)
+    timed_breaks = max((resolved.graph_breaks_timed or 0 for resolved in resolved_parts), default=0)
     if not most:
         return None
     timed_text = f", {timed_breaks} of them during the measured epochs" if timed_breaks else ""
@@ -125,7 +139,7 @@ def _graph_breaks(measured: Sequence[Record]) -> str | None:
 
 
 def _grows(
-    measured: Sequence[Record], noun: str, growth_of: Callable[[Sequence[Record]], Estimate | None]
+    measured_records: Sequence[Record], noun: str, growth_of: Callable[[Sequence[Record]], Estimate | None]
 ) -> str | None:
     """Return the caveat that processes keep memory with each step, with its interval over all of them.
 
@@ -133,32 +147,39 @@ def _grows(
     processes that did remain.
     """
     text = f"{WARNING}: {noun} memory grows"
-    count = sum(any(warning.startswith(text) for warning in record.warnings) for record in measured)
-    estimate = growth_of(measured)
+    count = sum(any(warning.startswith(text) for warning in record.warnings) for record in measured_records)
+    estimate = growth_of(measured_records)
     if not count or estimate is None or (estimate.low is not None and estimate.low <= 0):
         return None
-    return f"{text} by {growth_text(estimate)}, in {count} of {len(measured)} processes: longer training runs out of it"
-
-
-def _busy_neighbours(measured: Sequence[Record]) -> str | None:
-    """Return the caveat that other cells slowed this one down; an entry reads `NAME (SHARE of the CPUs)`."""
-    busy = [record.surroundings.busy_neighbours for record in measured if record.surroundings.busy_neighbours]
-    if not busy:
-        return None
-    names_text = ", ".join(sorted({entry.partition(" (")[0] for entries in busy for entry in entries}))
     return (
-        f"busy neighbour: {names_text} computed while waiting for its turn, in {len(busy)} of {len(measured)} "
+        f"{text} by {growth_text(estimate)}, in {count} of {len(measured_records)} processes: longer training runs "
+        "out of it"
+    )
+
+
+def _busy_neighbours(measured_records: Sequence[Record]) -> str | None:
+    """Return the caveat that other cells slowed this one down; an entry reads `NAME (SHARE of the CPUs)`."""
+    busy_names = [
+        record.surroundings.busy_neighbours for record in measured_records if record.surroundings.busy_neighbours
+    ]
+    if not busy_names:
+        return None
+    names_text = ", ".join(sorted({entry.partition(" (")[0] for entries in busy_names for entry in entries}))
+    return (
+        f"busy neighbour: {names_text} computed while waiting for its turn, in {len(busy_names)} of "
+        f"{len(measured_records)} "
         "processes: this cell's times are too long; end what that workload leaves running between its epochs"
     )
 
 
-def _busy_while_waiting(measured: Sequence[Record]) -> str | None:
-    shares = [r.surroundings.waiting_cpu_share or 0.0 for r in measured]
-    busy = [share for share in shares if share > NEIGHBOUR_LIMIT]
-    if not busy:
+def _busy_while_waiting(measured_records: Sequence[Record]) -> str | None:
+    shares = [r.surroundings.waiting_cpu_share or 0.0 for r in measured_records]
+    busy_shares = [share for share in shares if share > NEIGHBOUR_LIMIT]
+    if not busy_shares:
         return None
     return (
-        f"computes while it waits: up to {percentage(max(busy))} of the CPUs, in {len(busy)} of {len(shares)} "
+        f"computes while it waits: up to {percentage(max(busy_shares))} of the CPUs, in {len(busy_shares)} of "
+        f"{len(shares)} "
         "processes: it slows down the cells compared with it; end what its workload leaves running between its epochs"
     )
 
@@ -171,12 +192,13 @@ def published_caveats(cells: Mapping[str, Sequence[Record]]) -> tuple[str, ...]:
 
 def replica_caveats(cells: Mapping[str, Sequence[Record]]) -> tuple[str, ...]:
     """Return the caveats of these cells' measured records, given by backend; equal ones of several backends once."""
-    by_sentence: dict[tuple[str, str], list[str]] = {}
+    backends_by_sentence: dict[tuple[str, str], list[str]] = {}
     for backend, records in cells.items():
-        for parts in dict.fromkeys(sentence for record in records for sentence in _sentences(record)):
-            by_sentence.setdefault(parts, []).append(backend)
+        for sentence_parts in dict.fromkeys(sentence for record in records for sentence in _sentences(record)):
+            backends_by_sentence.setdefault(sentence_parts, []).append(backend)
     return tuple(
-        f"{text_before}{', '.join(backends)}{text_after}" for (text_before, text_after), backends in by_sentence.items()
+        f"{text_before}{', '.join(backends)}{text_after}"
+        for (text_before, text_after), backends in backends_by_sentence.items()
     )
 
 

@@ -182,7 +182,7 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
         return SameWork(WorkStatus.NOT_CHECKED, remarks=() if settings.script else (remark,))
     precision, figure = SHOWN[settings.phase]
     values = [getattr(pair.deviations[precision], figure) for pair in pairs if precision in pair.deviations]
-    measured = [value for value in values if value is not None]
+    known_values = [value for value in values if value is not None]
     concerned = {name for pair in pairs for name in pair.backends}
     stale = [name for name in stored_comparison.stale if name in concerned]
     status, absent = _work_status(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
@@ -191,7 +191,7 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
         return SameWork(WorkStatus.NOT_CHECKED, remarks=(remark,))
     place_text = ("" if settings.device == "cpu" else ON_A_CPU) + ("" if settings.devices == 1 else ON_ONE_DEVICE)
     remarks = (*_remarks(stored_comparison, pairs, stale), *_other_precision(settings))
-    return SameWork(status, max(measured, default=None), f"{precision} {figure}{place_text}", remarks)
+    return SameWork(status, max(known_values, default=None), f"{precision} {figure}{place_text}", remarks)
 
 
 def same_fc_work(proofs: Sequence[ProvedMode], row: Row, backend: str | None = None) -> SameWork:
@@ -213,15 +213,17 @@ def same_fc_work(proofs: Sequence[ProvedMode], row: Row, backend: str | None = N
     stale = sorted(
         {proof.backend for proof in fitting_proofs if versions.get(proof.backend) not in (None, proof.version)}
     )
-    failures = [f"{proof.backend}, {proof.precision}: {proof.failure}" for proof in fitting_proofs if proof.failure]
-    status = WorkStatus.STALE if stale else WorkStatus.DEVIATES if failures else WorkStatus.AGREES
-    remarks = (*([_stale_remark(stale, advice)] if stale else []), *failures, ON_A_SMALL_NETWORK)
-    worst = [
+    failure_texts = [
+        f"{proof.backend}, {proof.precision}: {proof.failure}" for proof in fitting_proofs if proof.failure
+    ]
+    status = WorkStatus.STALE if stale else WorkStatus.DEVIATES if failure_texts else WorkStatus.AGREES
+    remarks = (*([_stale_remark(stale, advice)] if stale else []), *failure_texts, ON_A_SMALL_NETWORK)
+    worst_errors = [
         proof.worst_error for proof in fitting_proofs if proof.precision == "float64" and proof.worst_error is not None
     ]
     place_text = "" if all(proof.device == settings.device for proof in fitting_proofs) else ON_A_CPU
     return SameWork(
-        status, max(worst, default=None), f"{AGAINST_NUMPY}{place_text}", (*remarks, *_other_precision(settings))
+        status, max(worst_errors, default=None), f"{AGAINST_NUMPY}{place_text}", (*remarks, *_other_precision(settings))
     )
 
 

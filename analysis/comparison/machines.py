@@ -77,11 +77,11 @@ def _unequal(machines: Sequence[Machine]) -> str | None:
     for name, fact in FACTS.items():
         if len(values := {str(fact(machine)) for machine in machines}) > 1:
             return f"{name}: {', '.join(sorted(values))}"
-    memories = [machine.memory_bytes for machine in machines if machine.memory_bytes is not None]
-    if len(memories) < len(machines):
+    known_memories = [machine.memory_bytes for machine in machines if machine.memory_bytes is not None]
+    if len(known_memories) < len(machines):
         return ""
-    if min(memories) < (1 - MEMORY_TOLERANCE) * max(memories):
-        return f"memory: {bytes_text(min(memories))} to {bytes_text(max(memories))}"
+    if min(known_memories) < (1 - MEMORY_TOLERANCE) * max(known_memories):
+        return f"memory: {bytes_text(min(known_memories))} to {bytes_text(max(known_memories))}"
     return None
 
 
@@ -102,7 +102,7 @@ def without_levels(records: Sequence[Record], values: Sequence[float]) -> list[f
     """
     if len(hosts(records)) < 2:
         return list(values)
-    by_machine = grouped(list(map(math.log, values)), [record.place for record in records])
-    means = {machine: statistics.fmean(logs) for machine, logs in by_machine.items()}
+    logs_by_machine = grouped(list(map(math.log, values)), [record.place for record in records])
+    means = {machine: statistics.fmean(logs) for machine, logs in logs_by_machine.items()}
     common = statistics.fmean(map(math.log, values))
     return [value * math.exp(common - means[record.place]) for record, value in zip(records, values, strict=True)]

@@ -130,12 +130,12 @@ class Merge:
         return tuple(sorted(set(self.runs.values())))
 
 
-def candidate(run_id: str, about: Mapping[str, object], records: Sequence[Record], finished: bool) -> MergeCandidate:
+def candidate(run_id: str, about: Mapping[str, object], records: Sequence[Record], is_finished: bool) -> MergeCandidate:
     """Return a run with the facts that it is chosen by; `about` is its `run.json`."""
     names = in_order(record.settings.backend for record in records)
     backends = {name: _backend_run([r for r in records if r.settings.backend == name]) for name in names}
     path, text = (str(about.get(key) or "") for key in ("matrix_path", "matrix_text"))
-    return MergeCandidate(run_id, backends, path, text, finished)
+    return MergeCandidate(run_id, backends, path, text, is_finished)
 
 
 def choose(candidates: Iterable[MergeCandidate]) -> Merge:
@@ -165,14 +165,14 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
     if reference is None:
         return Merge("", {}, tuple(left_out))
     # A backend without a measured run is shown with its failures.
-    failed = {backend: reference.run_id for backend in reference.backends if backend not in runs}
-    runs |= failed
+    failed_runs = {backend: reference.run_id for backend in reference.backends if backend not in runs}
+    runs |= failed_runs
     has_external = any(backend.external for backend in reference.backends.values())
     ordered = {name: runs[name] for name in in_order(runs)}
     return Merge(
         reference.run_id,
         ordered,
-        tuple(omission for omission in left_out if failed.get(omission.backend) != omission.run_id),
+        tuple(omission for omission in left_out if failed_runs.get(omission.backend) != omission.run_id),
         () if has_external else tuple(name for name in BACKENDS if name not in runs),
         tuple(notes),
     )
@@ -244,12 +244,12 @@ def _works_note(reference: MergeCandidate, merge_candidate: MergeCandidate, back
 
 
 def _backend_run(records: Sequence[Record]) -> BackendRun:
-    measured = [record for record in records if record.status in MEASURED]
-    described = measured or records
-    devices = [record.device for record in measured if record.device]
+    measured_records = [record for record in records if record.status in MEASURED]
+    described = measured_records or records
+    devices = [record.device for record in measured_records if record.device]
     return BackendRun(
         works=frozenset(work_key(record.settings) for record in records),
-        measured=len(measured),
+        measured=len(measured_records),
         hosts=frozenset(record.machine.host_id for record in described),
         keras=frozenset(record.versions["keras"] for record in described if "keras" in record.versions),
         schemas=frozenset(record.schema_version for record in described),

@@ -114,11 +114,11 @@ def completed(records: Iterable[Record]) -> list[Record]:
 
 def metrics_over(records: Sequence[Record]) -> list[MetricSummary]:
     """Return the metrics of a command's processes, in their order; none for a workload."""
-    by_name: dict[str, list[Metric]] = {}
+    metrics_by_name: dict[str, list[Metric]] = {}
     for record in records:
         for metric in record.task.metrics if record.task else ():
-            by_name.setdefault(metric.name, []).append(metric)
-    return [_summary(name, all_metrics) for name, all_metrics in by_name.items()]
+            metrics_by_name.setdefault(metric.name, []).append(metric)
+    return [_summary(name, all_metrics) for name, all_metrics in metrics_by_name.items()]
 
 
 def _summary(name: str, all_metrics: Sequence[Metric]) -> MetricSummary:

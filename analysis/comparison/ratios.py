@@ -56,23 +56,23 @@ class BackendRatio:
         return self.opposed or (self.disagreement is not None and self.disagreement < DISAGREEMENT_LEVEL)
 
 
-def ratio_of(backend: str, logs: Mapping[str, Sequence[float]], looks: Looks) -> BackendRatio:
-    """Return the ratio whose logarithm, block by block, is `logs`, by machine; there must be a block."""
-    if len(logs) == 1:
-        return _at_one(backend, next(iter(logs.values())), looks)
-    machine_levels = levels(logs)
+def ratio_of(backend: str, logs_by_machine: Mapping[str, Sequence[float]], looks: Looks) -> BackendRatio:
+    """Return the ratio whose logarithm, block by block, is `logs_by_machine`, by machine; there must be a block."""
+    if len(logs_by_machine) == 1:
+        return _at_one(backend, next(iter(logs_by_machine.values())), looks)
+    machine_levels = levels(logs_by_machine)
     assert machine_levels is not None
-    by_chance, estimate = machine_levels.p_value(), machine_levels.estimate(looks.confidence(machine_levels.count))
+    own_p, estimate = machine_levels.p_value(), machine_levels.estimate(looks.confidence(machine_levels.count))
     ratio = BackendRatio(
         backend,
         estimate,
-        None if by_chance is None else min(1.0, looks.p_factor * by_chance),
+        None if own_p is None else min(1.0, looks.p_factor * own_p),
         machine_levels.smallest_difference(),
         scatter=machine_levels.scatter,
         by_machine=tuple(
-            MachineRatio(name, at_machine)
-            for name, machine_logs in logs.items()
-            if (at_machine := of_logs(machine_logs))
+            MachineRatio(machine, machine_estimate)
+            for machine, machine_logs in logs_by_machine.items()
+            if (machine_estimate := of_logs(machine_logs))
         ),
         disagreement=machine_levels.disagreement(),
         opposed=estimate.excludes(1.0)
@@ -80,8 +80,8 @@ def ratio_of(backend: str, logs: Mapping[str, Sequence[float]], looks: Looks) ->
     )
     if not ratio.machines_disagree:
         return ratio
-    centre = Estimate(ratio.estimate.centre, None, None, ratio.estimate.count)
-    return replace(ratio, estimate=centre, p_value=None, smallest_difference=None)
+    without_interval = Estimate(ratio.estimate.centre, None, None, ratio.estimate.count)
+    return replace(ratio, estimate=without_interval, p_value=None, smallest_difference=None)
 
 
 def _at_one(backend: str, logs: Sequence[float], looks: Looks) -> BackendRatio:
@@ -89,28 +89,28 @@ def _at_one(backend: str, logs: Sequence[float], looks: Looks) -> BackendRatio:
     assert estimate is not None
     scatter = statistics.stdev(logs) if len(logs) > 1 else None
     detectable = None if scatter is None else minimum_detectable_effect(scatter, len(logs))
-    by_chance = p_value(logs)
-    spent = None if by_chance is None else min(1.0, looks.p_factor * by_chance)
-    return BackendRatio(backend, estimate, spent, detectable, scatter=scatter)
+    own_p = p_value(logs)
+    adjusted_p = None if own_p is None else min(1.0, looks.p_factor * own_p)
+    return BackendRatio(backend, estimate, adjusted_p, detectable, scatter=scatter)
 
 
-def estimate_over(logs: Mapping[str, Sequence[float]], confidence: float) -> Estimate | None:
-    """Return the ratio whose logarithm, block by block, is `logs`, by machine; None for no block."""
-    if len(logs) > 1:
-        machine_levels = levels(logs)
+def estimate_over(logs_by_machine: Mapping[str, Sequence[float]], confidence: float) -> Estimate | None:
+    """Return the ratio whose logarithm, block by block, is `logs_by_machine`, by machine; None for no block."""
+    if len(logs_by_machine) > 1:
+        machine_levels = levels(logs_by_machine)
         return machine_levels.estimate(confidence) if machine_levels else None
-    return of_logs(next(iter(logs.values()), ()), confidence)
+    return of_logs(next(iter(logs_by_machine.values()), ()), confidence)
 
 
-def open_verdict(lowest: str, ratios: Sequence[BackendRatio], others: int, figure: Figure = STEP_TIME) -> str:
-    """Return the verdict of a row of which no backend is named fastest; `others` are the backends but the lowest."""
-    if reason := without_verdict(lowest, ratios, others, figure):
+def open_verdict(lowest: str, ratios: Sequence[BackendRatio], other_count: int, figure: Figure = STEP_TIME) -> str:
+    """Return the verdict of a row that names no backend fastest; `other_count` are the backends but the lowest."""
+    if reason := without_verdict(lowest, ratios, other_count, figure):
         return reason
     near_ratios = [ratio for ratio in ratios if (ratio.estimate.low or 0) <= 1] or list(ratios)
     return f"not separable: {ratios_text(near_ratios, figure, lowest)}{would_have_shown(ratios)}{how(ratios)}"
 
 
-def without_verdict(lowest: str, ratios: Sequence[BackendRatio], others: int, figure: Figure) -> str | None:
+def without_verdict(lowest: str, ratios: Sequence[BackendRatio], other_count: int, figure: Figure) -> str | None:
     """Return why a row's ratios show nothing about the order of its backends; None if they may."""
     if any(ratio.separate and ratio.estimate.low is None for ratio in ratios):
         return NO_INTERVAL
@@ -118,7 +118,7 @@ def without_verdict(lowest: str, ratios: Sequence[BackendRatio], others: int, fi
         return _disagreement(lowest, disagreeing, figure)
     if without_interval := [ratio for ratio in ratios if ratio.estimate.low is None]:
         return f"not separable: {too_few(without_interval)}"
-    return "not separable: some cells have no repeat in common" if len(ratios) < others else None
+    return "not separable: some cells have no repeat in common" if len(ratios) < other_count else None
 
 
 def partial_verdict(
@@ -196,11 +196,11 @@ def too_few(ratios: Sequence[BackendRatio]) -> str:
     if not spread:
         return f"fewer than {MIN_BLOCKS} repeats give no interval"
     ratio = max(spread, key=_missing)
-    count, missing = len(ratio.by_machine), _missing(ratio)
+    count, missing_count = len(ratio.by_machine), _missing(ratio)
     places_noun = noun([machine_ratio.machine for machine_ratio in ratio.by_machine])
     return (
         f"{ratio.estimate.count} repeats over {count} {places_noun} give no interval: it needs "
-        f"{LEAST_DEGREES} more repeats than {places_noun}, {missing} more than there are at these {places_noun}"
+        f"{LEAST_DEGREES} more repeats than {places_noun}, {missing_count} more than there are at these {places_noun}"
     )
 
 

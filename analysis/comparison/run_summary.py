@@ -58,13 +58,16 @@ def summary_lines(rows: Sequence[Row], suites: Sequence[Suite]) -> list[str]:
         text.append(f"geometric mean, league {suite.league}: {', '.join(means)}")
         text[-1] += f"; left out: {suite.left_out}" if suite.left_out else ""
     rows = [row for row in rows if not row.values]  # separate sessions would need more sessions, not blocks
-    now, compared_count = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
+    detectable_counts, compared_count = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
     if not compared_count:
         return text
-    text.append(f"a difference of {percentage(NOTABLE)} would have shown in {now.able} of {now.of} comparisons")
-    if compared_count < now.of:
-        text[-1] += f" ({now.of - compared_count} not compared)"
-    if (night := projected(rows, NIGHT_S)) is not None and night.able > now.able:
+    text.append(
+        f"a difference of {percentage(NOTABLE)} would have shown in {detectable_counts.able} of {detectable_counts.of} "
+        "comparisons"
+    )
+    if compared_count < detectable_counts.of:
+        text[-1] += f" ({detectable_counts.of - compared_count} not compared)"
+    if (night := projected(rows, NIGHT_S)) is not None and night.able > detectable_counts.able:
         text[-1] += f"; in {night.able} after --repeats auto --budget {NIGHT_S:.0f}, if their scatter remains the same"
     return text
 
@@ -80,17 +83,17 @@ def projected(rows: Sequence[Row], budget_s: float) -> Fraction | None:
 
     Blocks are those of `repeats: auto`: up to its last look, and at its looks only.
     """
-    compared = [row for row in rows if row.ratios]
-    if any(ratio.scatter is None for row in compared for ratio in row.ratios) or not compared:
+    compared_rows = [row for row in rows if row.ratios]
+    if any(ratio.scatter is None for row in compared_rows for ratio in row.ratios) or not compared_rows:
         return None
     imports_s: dict[str, list[float]] = {}
-    for backend, cell in (named_cell for row in compared for named_cell in row.cells.items()):
+    for backend, cell in (named_cell for row in compared_rows for named_cell in row.cells.items()):
         imports_s.setdefault(backend, []).extend(record.times.import_time_s or 0.0 for record in cell.measured)
     # The start of a block's servers: one a backend for all rows, as if started one by one.
     servers_s = sum(statistics.fmean(times_s) for times_s in imports_s.values() if times_s)
     spent_s, most_blocks, able_count = 0.0, 0, 0
-    for cost_s, blocks, count in sorted(_wanted(row) for row in compared):
-        longest = max(most_blocks, blocks)
+    for cost_s, block_count, count in sorted(_wanted(row) for row in compared_rows):
+        longest = max(most_blocks, block_count)
         if spent_s + cost_s + longest * servers_s <= budget_s:
             spent_s, most_blocks, able_count = spent_s + cost_s, longest, able_count + count
     return Fraction(able_count, _expected(rows))
@@ -112,14 +115,17 @@ def _wanted(row: Row) -> tuple[float, int, int]:
     """Return seconds and blocks needed to decide a row's comparisons at its looks, and how many those decide."""
     needed_counts = [blocks_needed(ratio.scatter or 0.0, NOTABLE) for ratio in row.ratios]
     looks = [
-        next((blocks for blocks in LOOKS.blocks if needed_blocks is not None and needed_blocks <= blocks), None)
+        next(
+            (block_count for block_count in LOOKS.blocks if needed_blocks is not None and needed_blocks <= block_count),
+            None,
+        )
         for needed_blocks in needed_counts
     ]
-    reached = [look for look in looks if look is not None]
-    blocks = max(reached, default=0)
+    known_looks = [look for look in looks if look is not None]
+    block_count = max(known_looks, default=0)
     cells = [cell.measured for cell in row.cells.values() if cell.measured]
     block_s = sum(statistics.fmean(record.harness.wall_time_s or 0.0 for record in records) for records in cells)
-    return blocks * block_s, blocks, len(reached)
+    return block_count * block_s, block_count, len(known_looks)
 
 
 def _note(ratio: SuiteRatio) -> str:
@@ -173,7 +179,7 @@ def _more_repeats(row: Row) -> tuple[int, float] | None:
     scatter = max(ratio.scatter or 0.0 for ratio in ratios)
     needed_blocks = blocks_needed(scatter, NOTABLE)
     if needed_blocks is not None and needed_blocks <= most:
-        return next(blocks for blocks in LOOKS.blocks if blocks >= needed_blocks), NOTABLE
+        return next(block_count for block_count in LOOKS.blocks if block_count >= needed_blocks), NOTABLE
     effect = minimum_detectable_effect(scatter, most)
     return None if effect is None else (most, effect)
 
@@ -281,15 +287,15 @@ def _text(rows: Sequence[Row], counts: Answer) -> str:
     if len(rows) == 1:
         return _of_one_row(rows[0])
     first_text = _fastest_text(rows, counts) if counts.fastest else _lowest_text(counts)
-    missing = {
+    open_counts = {
         "undecided": counts.undecided if counts.fastest else 0,
         "not comparable": counts.not_comparable,
     }
-    parts = [first_text, *(f"{count} {_is(count)} {name}" for name, count in missing.items() if count)]
+    texts = [first_text, *(f"{count} {_is(count)} {name}" for name, count in open_counts.items() if count)]
     if counts.nothing_to_compare and counts.nothing_to_compare < len(rows):
-        has = "has" if counts.nothing_to_compare == 1 else "have"
-        parts.append(f"{counts.nothing_to_compare} {has} nothing to compare")
-    return "; ".join(part for part in [*parts, *_mean_texts(counts)] if part)
+        has_word = "has" if counts.nothing_to_compare == 1 else "have"
+        texts.append(f"{counts.nothing_to_compare} {has_word} nothing to compare")
+    return "; ".join(text for text in [*texts, *_mean_texts(counts)] if text)
 
 
 def _fastest_text(rows: Sequence[Row], counts: Answer) -> str:
@@ -313,11 +319,11 @@ def _lowest_text(counts: Answer) -> str:
 def _of_one_row(row: Row) -> str:
     """Return the verdict of the only row, with the time of a step if there is nothing to compare, and with the lowest
     backend if its ratios have no interval."""
-    measured = {name: cell.step_time.centre for name, cell in row.cells.items() if cell.step_time}
+    measured_times = {name: cell.step_time.centre for name, cell in row.cells.items() if cell.step_time}
     if row.lowest is not None and any(ratio.estimate.low is None for ratio in row.ratios):
         return f"{row.verdict}; {row.lowest} has the lowest figure"
-    if len(measured) == 1 and all(cell.figure == STEP_TIME for cell in row.cells.values()):
-        [(name, step_time_s)] = measured.items()
+    if len(measured_times) == 1 and all(cell.figure == STEP_TIME for cell in row.cells.values()):
+        [(name, step_time_s)] = measured_times.items()
         return f"{name} takes {seconds(step_time_s)} a step; {row.verdict}"
     return row.verdict
 
@@ -330,13 +336,13 @@ def _mean_texts(counts: Answer) -> list[str]:
     return [_league_text(means, counts.rows, named=len(leagues) > 1) for means in leagues.values()]
 
 
-def _league_text(means: Sequence[MeanRatio], rows: int, *, named: bool) -> str:
+def _league_text(means: Sequence[MeanRatio], row_count: int, *, named: bool) -> str:
     texts, last_rows = [], 0
     for mean in means:
         interval_note = "" if mean.ratio.bounds else " (no interval)"
         amount_text = f"{bracketed(mean.ratio)}{interval_note} of {mean.against}'s"
         rows_text = (
-            f"over {'all' if mean.rows == rows else mean.rows} rows{f' of league {mean.league}' if named else ''}"
+            f"over {'all' if mean.rows == row_count else mean.rows} rows{f' of league {mean.league}' if named else ''}"
         )
         texts.append(amount_text if mean.rows == last_rows else f"{rows_text} {mean.backend} takes {amount_text} time")
         last_rows = mean.rows

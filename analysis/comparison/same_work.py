@@ -80,12 +80,12 @@ def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> st
     cells = {name: records for name, records in cells.items() if records}
     if unproven := sorted(name for name, records in cells.items() if any(map(_unproven, records))):
         return f"{UNPROVEN} ({', '.join(unproven)}; see the warning work_not_counted)"
-    everyone = [record for records in cells.values() for record in records]
-    is_matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
-    found_anew = apart and all(record.settings.steps_per_epoch == "auto" for record in everyone)
+    all_records = [record for records in cells.values() for record in records]
+    is_matched = bool(all_records) and all(record.settings.league == "matched" for record in all_records)
+    is_found_anew = apart and all(record.settings.steps_per_epoch == "auto" for record in all_records)
     optional = OPTIONAL_FACTS | MATCHED_OPTIONAL_FACTS if is_matched else OPTIONAL_FACTS
     for name, fact in (FACTS | optional | (MATCHED_FACTS if is_matched else {})).items():
-        if (found_anew and name == STEPS) or (spread_out and name == HOSTS):
+        if (is_found_anew and name == STEPS) or (spread_out and name == HOSTS):
             continue
         values_by_cell = {cell_name: _values(fact, records, name in optional) for cell_name, records in cells.items()}
         texts = {cell_name: "/".join(map(_word, values)) for cell_name, values in values_by_cell.items() if values}
@@ -93,8 +93,8 @@ def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> st
             return _difference(name, texts)
     if is_matched and (reason := difference(cells)):
         return f"TF32 differs: {reason}; {STILL_ON}"
-    several_backends = len({record.settings.backend for record in everyone}) > 1
-    for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if several_backends else FIGURES).items():
+    has_several_backends = len({record.settings.backend for record in all_records}) > 1
+    for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if has_several_backends else FIGURES).items():
         value_by_cell = {
             cell_name: value for cell_name, records in cells.items() for value in _values(figure, records, True)
         }
@@ -115,14 +115,14 @@ def mixed(records: Sequence[Record], *, equal_machines: bool = False) -> str | N
         if len(versions) > 1:
             return f"{name} versions differ ({', '.join(versions)})"
     count = len(machines.hosts(records))
-    different = machines.difference(records) if equal_machines else f"machines differ ({count} hosts)"
-    return different if count > 1 else None
+    difference_text = machines.difference(records) if equal_machines else f"machines differ ({count} hosts)"
+    return difference_text if count > 1 else None
 
 
 def work_caveats(cells: Cells) -> tuple[str, ...]:
     """Return the caveats of comparing these cells: different default precisions or losses."""
-    everyone = [record for records in cells.values() for record in records]
-    is_matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
+    all_records = [record for records in cells.values() for record in records]
+    is_matched = bool(all_records) and all(record.settings.league == "matched" for record in all_records)
     precision = None if is_matched else difference(cells)
     lines = (precision and f"TF32: {precision}; {EQUALISE}", without_jit(cells), losses_apart(cells))
     return tuple(line for line in lines if line)
@@ -149,18 +149,16 @@ def _jit_left_out(records: Sequence[Record]) -> bool:
 
 def _way_of_running(records: Sequence[Record]) -> str | None:
     """Return how these processes ran a step; None if a record does not say so."""
-    resolved_records = [record.resolved for record in records if record.resolved]
-    if not resolved_records or any(resolved_record.jit_compile is None for resolved_record in resolved_records):
+    resolved_parts = [record.resolved for record in records if record.resolved]
+    if not resolved_parts or any(resolved.jit_compile is None for resolved in resolved_parts):
         return None
-    if any(resolved_record.jit_compile for resolved_record in resolved_records):
+    if any(resolved.jit_compile for resolved in resolved_parts):
         return COMPILED
     backend = BACKEND_TABLE.get(records[0].settings.backend)
-    traced = (
-        backend is not None
-        and backend.graph_without_jit
-        and not any(resolved_record.eager for resolved_record in resolved_records)
+    is_graph = (
+        backend is not None and backend.graph_without_jit and not any(resolved.eager for resolved in resolved_parts)
     )
-    return GRAPH if traced else ONE_BY_ONE
+    return GRAPH if is_graph else ONE_BY_ONE
 
 
 def losses_apart(cells: Cells, advice: str = ADVICE) -> str | None:
@@ -192,17 +190,17 @@ def loss_path(records: Sequence[Record]) -> list[float]:
     A process that calibrated the number of steps had trained before its first epoch: it counts only if all did.
     """
     losses = [record.learning.loss for record in _for_losses(records) if record.learning.loss]
-    epochs = zip(*losses, strict=False)
+    epoch_losses = zip(*losses, strict=False)
     return [
         statistics.median(known_losses)
-        for epoch in epochs
+        for epoch in epoch_losses
         if (known_losses := [loss for loss in epoch if loss is not None])
     ]
 
 
 def _for_losses(records: Sequence[Record]) -> Sequence[Record]:
-    measured = [record for record in records if record.status in MEASURED]
-    return [record for record in measured if record.times.calibration_time_s is None] or measured
+    measured_records = [record for record in records if record.status in MEASURED]
+    return [record for record in measured_records if record.times.calibration_time_s is None] or measured_records
 
 
 def _steps_before(records: Sequence[Record]) -> set[int]:
@@ -211,8 +209,11 @@ def _steps_before(records: Sequence[Record]) -> set[int]:
     The calibration takes them, more on a fast backend; losses are not compared after different numbers of steps. The
     set is empty for records of older versions, which have no `work`.
     """
-    stretches = [record.work.stretches for record in _for_losses(records) if record.work]
-    return {sum(part.steps * part.epochs for part in parts if part.name == "calibration") for parts in stretches}
+    stretches_by_record = [record.work.stretches for record in _for_losses(records) if record.work]
+    return {
+        sum(stretch.steps * stretch.epochs for stretch in stretches if stretch.name == "calibration")
+        for stretches in stretches_by_record
+    }
 
 
 def _unproven(record: Record) -> bool:
@@ -275,8 +276,8 @@ def difference(cells: Cells) -> str | None:
             groups.setdefault((users, others), []).append(label)
     texts = []
     for (users, others), labels in groups.items():
-        use, do = ("uses" if len(users) == 1 else "use"), ("does" if len(others) == 1 else "do")
-        texts.append(f"{_listed(users)} {use} it in {_listed(labels)}, {_listed(others)} {do} not")
+        use_word, do_word = ("uses" if len(users) == 1 else "use"), ("does" if len(others) == 1 else "do")
+        texts.append(f"{_listed(users)} {use_word} it in {_listed(labels)}, {_listed(others)} {do_word} not")
     return "; ".join(texts) or None
 
 
@@ -294,7 +295,7 @@ def of_step(resolved: Resolved) -> bool | None:
 def _users(cells: Cells, name: str, used_tf32: Callable[[Resolved], bool | None]) -> Users:
     """Return the cells that use TF32 in this operation and those that do not; a cell can be in both."""
     values = {
-        cell_name: {used_tf32(resolved_record) for resolved_record in _concerned(records, name)}
+        cell_name: {used_tf32(resolved) for resolved in _concerned(records, name)}
         for cell_name, records in cells.items()
     }
     users, others = (
@@ -305,12 +306,11 @@ def _users(cells: Cells, name: str, used_tf32: Callable[[Resolved], bool | None]
 
 def _concerned(records: Sequence[Record], name: str) -> list[Resolved]:
     """Return the float32 records' facts whose layers compute this operation or are unknown."""
-    resolved_records = [record.resolved for record in records if record.resolved is not None]
+    resolved_parts = [record.resolved for record in records if record.resolved is not None]
     return [
-        resolved_record
-        for resolved_record in resolved_records
-        if resolved_record.precision == "float32"
-        and (not resolved_record.operations or name in resolved_record.operations)
+        resolved
+        for resolved in resolved_parts
+        if resolved.precision == "float32" and (not resolved.operations or name in resolved.operations)
     ]
 
 

@@ -44,10 +44,10 @@ class Start:
 def start_of(records: Sequence[Record]) -> Start:
     """Return how these processes started, with those of tracing and compiling that fit into their whole."""
     times = [record.times for record in records]
-    stated = [record.times for record in records if fits(record)]
+    all_times = [record.times for record in records if fits(record)]
     return Start(
-        _median([stated_times.trace_time_s for stated_times in stated]),
-        _median([stated_times.compile_time_s for stated_times in stated]),
+        _median([stated_times.trace_time_s for stated_times in all_times]),
+        _median([stated_times.compile_time_s for stated_times in all_times]),
         _median([record_times.first_step_time_s for record_times in times]),
     )
 
@@ -64,8 +64,8 @@ def fits(record: Record) -> bool:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    measured = [value for value in values if value is not None]
-    return median(measured) if measured else None
+    known_values = [value for value in values if value is not None]
+    return median(known_values) if known_values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +115,15 @@ def warm_caches(rows: Sequence[Row]) -> list[WarmCache]:
 
 def _compared(row: Row, warm: CellSummary, cold: CellSummary | None) -> WarmCache:
     filled = [record for record in warm.measured if _took_programs(record)]
-    hits = [record_hits for record in filled if (record_hits := _hits(record)) is not None]
-    missing = ""
+    known_hits = [record_hits for record in filled if (record_hits := _hits(record)) is not None]
+    missing_reason = ""
     logs: Mapping[Repeat, float] = {}
     if cold is None or not cold.measured:
-        missing = f"a cold cache was not measured: set compile_cache: [{COLD}, {WARM}]"
+        missing_reason = f"a cold cache was not measured: set compile_cache: [{COLD}, {WARM}]"
     elif not (logs := paired_logs(_first_epochs_s(cold.measured), _first_epochs_s(filled))):
-        missing = "no repeat in common with a cold cache, apart from the one that fills the warm cache"
+        missing_reason = "no repeat in common with a cold cache, apart from the one that fills the warm cache"
     ratio = ratio_of(warm.settings.backend, {"": list(logs.values())}, row.looks) if logs else None
-    return WarmCache(warm.cell_id, warm.settings.backend, ratio, missing, min(hits, default=None))
+    return WarmCache(warm.cell_id, warm.settings.backend, ratio, missing_reason, min(known_hits, default=None))
 
 
 def _hits(record: Record) -> int | None:
@@ -131,8 +131,8 @@ def _hits(record: Record) -> int | None:
 
 
 def _took_programs(record: Record) -> bool:
-    hits = _hits(record)
-    return record.repeat > 0 if hits is None else hits > 0
+    hit_count = _hits(record)
+    return record.repeat > 0 if hit_count is None else hit_count > 0
 
 
 def _first_epochs_s(records: Sequence[Record]) -> dict[Repeat, float]:

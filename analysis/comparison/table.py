@@ -191,10 +191,10 @@ def table(records: Iterable[Record], usual: Usual | None = None, looks: Looks = 
 
 def summaries(records: Iterable[Record]) -> dict[str, CellSummary]:
     """Return the summary of each cell, by cell_id."""
-    by_cell: dict[str, list[Record]] = {}
+    records_by_cell: dict[str, list[Record]] = {}
     for record in records:
-        by_cell.setdefault(record.cell_id, []).append(record)
-    return {cell_id: summarise(cell_records) for cell_id, cell_records in by_cell.items()}
+        records_by_cell.setdefault(record.cell_id, []).append(record)
+    return {cell_id: summarise(cell_records) for cell_id, cell_records in records_by_cell.items()}
 
 
 def rows_of(
@@ -219,8 +219,8 @@ def in_order(names: Iterable[str]) -> list[str]:
     """Return the names of columns: the backends in their usual order, then the values of other axes in theirs."""
     distinct = set(names)
     others = distinct.difference(BACKENDS)
-    by_number = sorted(others, key=lambda name: [(p.isdigit(), p.zfill(20)) for p in _PARTS.split(name)])
-    return [name for name in BACKENDS if name in distinct] + by_number
+    sorted_others = sorted(others, key=lambda name: [(p.isdigit(), p.zfill(20)) for p in _PARTS.split(name)])
+    return [name for name in BACKENDS if name in distinct] + sorted_others
 
 
 def work_key(settings: Settings) -> str:
@@ -236,9 +236,11 @@ def work_id(settings: Settings) -> str:
 def summarise(records: Sequence[Record]) -> CellSummary:
     """Summarise one cell's records: of each repeat, the latest attempt."""
     latest = tuple(latest_attempts(records))
-    measured = [record for record in latest if record.status in MEASURED]
-    times = [record.times for record in measured]
-    timed_records = [] if without_ratio(measured) else [record for record in measured if figure_value(record)]
+    measured_records = [record for record in latest if record.status in MEASURED]
+    times = [record.times for record in measured_records]
+    timed_records = (
+        [] if without_ratio(measured_records) else [record for record in measured_records if figure_value(record)]
+    )
     step_times = [value for record in timed_records if (value := figure_value(record))]
     step_levels, scatter = log_levels(timed_records, step_times), spread(step_times)
     return CellSummary(
@@ -254,12 +256,12 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         smallest_difference=step_levels.smallest_difference(math.sqrt(2))
         if step_levels
         else minimum_detectable_effect(math.sqrt(2) * (scatter or 0.0), len(step_times)),
-        samples_per_s=_throughput(measured),
+        samples_per_s=_throughput(measured_records),
         first_epoch_time_s=median(t.first_epoch_time_s for t in times),
         epoch_time_s=median(t.epoch_time_median_s for t in times),
-        fixed_time=next((fixed for record in measured if (fixed := fixed_time(record))), None),
-        peak_host_memory_bytes=_maximum(record.memory.peak_host_memory_bytes for record in measured),
-        peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
+        fixed_time=next((fixed for record in measured_records if (fixed := fixed_time(record))), None),
+        peak_host_memory_bytes=_maximum(record.memory.peak_host_memory_bytes for record in measured_records),
+        peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured_records),
         failures=tuple(sorted({(r.status, r.reason or "") for r in latest if r.status not in MEASURED})),
         warnings=tuple(sorted({warning for record in latest for warning in record.warnings})),
         caveats=(*measurement_caveats(latest), *first_tries(records, latest)),
@@ -283,59 +285,68 @@ def incomparable(cells: dict[str, CellSummary], *, apart: bool = False, spread_o
 
 def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: SeparateSessions | None) -> Row:
     cells = {backend: cells[backend] for backend in in_order(cells)}
-    running = {backend: cell for backend, cell in cells.items() if cell.step_time}
-    measured = {backend: cell.measured for backend, cell in running.items()}
-    caveats = (*replica_caveats(measured), *overhead_caveats(measured), *published_caveats(measured))
-    if len(running) < 2:
+    timed_cells = {backend: cell for backend, cell in cells.items() if cell.step_time}
+    records_by_backend = {backend: cell.measured for backend, cell in timed_cells.items()}
+    caveats = (
+        *replica_caveats(records_by_backend),
+        *overhead_caveats(records_by_backend),
+        *published_caveats(records_by_backend),
+    )
+    if len(timed_cells) < 2:
         figure_name = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
         why = f": {figure_name} is not above zero, so it has no ratio" if figure_name else ""
         return Row(title, cells, None, f"nothing to compare{why}", caveats=caveats)
-    one_session = separate is None or not separate.apart(list(running))
-    for name, cell in running.items():
-        if mixture := mixed(cell.measured, equal_machines=one_session):
+    is_one_session = separate is None or not separate.apart(list(timed_cells))
+    for name, cell in timed_cells.items():
+        if mixture := mixed(cell.measured, equal_machines=is_one_session):
             return Row(title, cells, None, f"not comparable: {mixture} within {name}", caveats=caveats)
-    values, machines = _values(running, separate), _common_machines(running)
-    if reason := incomparable(running, apart=bool(values), spread_out=bool(machines)):
+    values, machines = _values(timed_cells, separate), _common_machines(timed_cells)
+    if reason := incomparable(timed_cells, apart=bool(values), spread_out=bool(machines)):
         return Row(title, cells, None, f"not comparable: {reason}", caveats=caveats, values=values)
-    lowest = _lowest(running, machines)
+    lowest = _lowest(timed_cells, machines)
     looks = separate.looks[lowest] if separate else looks
-    caveats = (*caveats, *work_caveats(measured))
+    caveats = (*caveats, *work_caveats(records_by_backend))
     row = Row(title, cells, None, "", caveats=caveats, looks=looks, values=values, machines=machines)
-    ratios = tuple(ratio for backend in running if backend != lowest and (ratio := _ratio(row, backend, lowest)))
-    verdict = open_verdict(lowest, ratios, len(running) - 1, cells[lowest].figure)
+    ratios = tuple(ratio for backend in timed_cells if backend != lowest and (ratio := _ratio(row, backend, lowest)))
+    verdict = open_verdict(lowest, ratios, len(timed_cells) - 1, cells[lowest].figure)
     return replace(row, verdict=verdict, ratios=ratios, lowest=lowest if ratios else None)
 
 
-def _lowest(running: Mapping[str, CellSummary], machines: Sequence[str]) -> str:
+def _lowest(timed_cells: Mapping[str, CellSummary], machines: Sequence[str]) -> str:
     """Return the backend with the lowest time; over several machines by the blocks that it has in common with others.
 
     There, cells without some blocks of a slow machine have lower means.
     """
 
     def ahead(backend: str) -> float:
-        logs = [logs_by_machine(running[other], running[backend]) for other in running if other != backend]
+        logs_of_pairs = [
+            logs_by_machine(timed_cells[other], timed_cells[backend]) for other in timed_cells if other != backend
+        ]
         return min(
-            (machine_levels.centre for pair_logs in logs if (machine_levels := levels(pair_logs))), default=-math.inf
+            (machine_levels.centre for pair_logs in logs_of_pairs if (machine_levels := levels(pair_logs))),
+            default=-math.inf,
         )
 
-    return max(running, key=ahead) if machines else min(running, key=lambda backend: cost_of(running[backend]))
+    return (
+        max(timed_cells, key=ahead) if machines else min(timed_cells, key=lambda backend: cost_of(timed_cells[backend]))
+    )
 
 
-def _common_machines(running: Mapping[str, CellSummary]) -> tuple[str, ...]:
+def _common_machines(timed_cells: Mapping[str, CellSummary]) -> tuple[str, ...]:
     """Return the machines of these cells if blocks are spread over several, some of them common to all; else none."""
-    host_sets = [set(hosts(cell.measured)) for cell in running.values()]
+    host_sets = [set(hosts(cell.measured)) for cell in timed_cells.values()]
     all_hosts = set().union(*host_sets)
     return tuple(sorted(all_hosts)) if len(all_hosts) > 1 and set.intersection(*host_sets) else ()
 
 
-def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
+def _values(timed_cells: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
     """Return the cells' values if they are of separate sessions; without an ok process a value has no variance."""
-    if separate is None or not separate.apart(list(running)):
+    if separate is None or not separate.apart(list(timed_cells)):
         return {}
     return {
         backend: separate.value(backend, cell.records)
         or SessionValue(separate.sessions[backend], math.log(cost_of(cell)), 0)
-        for backend, cell in running.items()
+        for backend, cell in timed_cells.items()
     }
 
 
@@ -345,8 +356,12 @@ def _ratio(row: Row, backend: str, lowest: str) -> BackendRatio | None:
         session_ratio = separate_ratio(row.values[backend], row.values[lowest])
         return BackendRatio(backend, session_ratio.estimate, session_ratio.p_value(), separate=True)
     cell, best = row.cells[backend], row.cells[lowest]
-    logs = logs_by_machine(cell, best)
-    return replace(ratio_of(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None
+    machine_logs = logs_by_machine(cell, best)
+    return (
+        replace(ratio_of(backend, machine_logs, row.looks), all_data=all_data(cell, best, row.looks))
+        if machine_logs
+        else None
+    )
 
 
 def logs_by_machine(summary: CellSummary, other: CellSummary) -> dict[str, list[float]]:
@@ -362,10 +377,12 @@ def all_data(summary: CellSummary, other: CellSummary, looks: Looks) -> Estimate
     """
     if not summary.superseded and not other.superseded:
         return None
-    attempts, all_of_other = (
+    attempts, other_attempts = (
         {(r.place, r.repeat, r.attempt): r for r in (*cell.measured, *cell.superseded)} for cell in (summary, other)
     )
-    return estimate_over(paired_at_machines(attempts, all_of_other), looks.confidence(len(log_ratios(summary, other))))
+    return estimate_over(
+        paired_at_machines(attempts, other_attempts), looks.confidence(len(log_ratios(summary, other)))
+    )
 
 
 def paired_at_machines(
@@ -397,12 +414,12 @@ def _judged(rows: Sequence[Row]) -> list[Row]:
 
 def _row_p(row: Row) -> float | None:
     """Return the largest p-value of a row's ratios; None if a backend that ran has no p-value."""
-    running = sum(1 for cell in row.cells.values() if cell.step_time)
+    timed_count = sum(1 for cell in row.cells.values() if cell.step_time)
     p_values = [ratio.p_value for ratio in row.ratios if ratio.p_value is not None]
-    return max(p_values) if p_values and len(p_values) == running - 1 else None
+    return max(p_values) if p_values and len(p_values) == timed_count - 1 else None
 
 
-def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
+def _decided(row: Row, adjusted_p: float, row_count: int) -> Row:
     row = replace(row, adjusted_p=adjusted_p)
     if any((ratio.estimate.low or 0) <= 1 for ratio in row.ratios):
         return row
@@ -410,17 +427,17 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
     assert lowest is not None
     figure = row.cells[lowest].figure
     if adjusted_p > LEVEL:
-        chance = _chance(adjusted_p, rows)
+        chance_text = _chance(adjusted_p, row_count)
         text = ratios_text(row.ratios, figure, lowest)
-        return replace(row, verdict=f"not separable: {text}: {chance}{how(row.ratios)}")
+        return replace(row, verdict=f"not separable: {text}: {chance_text}{how(row.ratios)}")
     best = "fastest" if figure == STEP_TIME else f"best by {figure.name}"
     return replace(
         row, fastest=lowest, verdict=f"{lowest} is {best}: {ratios_text(row.ratios, figure)}{how(row.ratios)}"
     )
 
 
-def _chance(adjusted_p: float, rows: int) -> str:
-    return f"not a discovery among {rows} rows (p {adjusted_p:.2g})"
+def _chance(adjusted_p: float, row_count: int) -> str:
+    return f"not a discovery among {row_count} rows (p {adjusted_p:.2g})"
 
 
 def _behind(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
@@ -439,27 +456,28 @@ def _behind(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
     return dict(zip(p_values, adjusted_p_values(list(p_values.values())), strict=True))
 
 
-def _partly_decided(row: Row, adjusted: Mapping[str, float], rows: int) -> Row:
+def _partly_decided(row: Row, adjusted: Mapping[str, float], row_count: int) -> Row:
     """Return an open row with the backends that are slower than the lowest, by their adjusted p-values."""
-    running = sum(1 for cell in row.cells.values() if cell.step_time)
+    timed_count = sum(1 for cell in row.cells.values() if cell.step_time)
     if row.fastest or row.lowest is None:
         return row
     figure = row.cells[row.lowest].figure
-    if without_verdict(row.lowest, row.ratios, running - 1, figure):
+    if without_verdict(row.lowest, row.ratios, timed_count - 1, figure):
         return row
-    separated = [(ratio.estimate.low or 0) > 1 for ratio in row.ratios]
-    slower = [
+    are_separate = [(ratio.estimate.low or 0) > 1 for ratio in row.ratios]
+    are_slower = [
         is_separate and adjusted[ratio.backend] <= LEVEL
-        for ratio, is_separate in zip(row.ratios, separated, strict=True)
+        for ratio, is_separate in zip(row.ratios, are_separate, strict=True)
     ]
-    if not any(slower) or all(slower):
+    if not any(are_slower) or all(are_slower):
         return row
     ratios_behind, near_ratios = (
-        [r for r, is_slower in zip(row.ratios, slower, strict=True) if is_slower is side] for side in (True, False)
+        [r for r, is_slower in zip(row.ratios, are_slower, strict=True) if is_slower is slower_side]
+        for slower_side in (True, False)
     )
-    by_chance = all(separated) and row.adjusted_p is not None
-    chance = _chance(row.adjusted_p or 0.0, rows) if by_chance else ""
-    verdict = partial_verdict(row.lowest, near_ratios, ratios_behind, figure, chance)
+    has_chance = all(are_separate) and row.adjusted_p is not None
+    chance_text = _chance(row.adjusted_p or 0.0, row_count) if has_chance else ""
+    verdict = partial_verdict(row.lowest, near_ratios, ratios_behind, figure, chance_text)
     return replace(row, slower=tuple(ratio.backend for ratio in ratios_behind), verdict=verdict)
 
 
@@ -481,13 +499,13 @@ def cost_of(cell: CellSummary) -> float:
 
 def median(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are known; None if there are none."""
-    measured = [value for value in values if value is not None]
-    return statistics.median(measured) if measured else None
+    known_values = [value for value in values if value is not None]
+    return statistics.median(known_values) if known_values else None
 
 
-def _throughput(measured: Sequence[Record]) -> float | None:
+def _throughput(measured_records: Sequence[Record]) -> float | None:
     """Return the samples per second of a cell, the same mean as that of its times per step; None if not measured."""
-    with_rate = [record for record in measured if record.times.samples_per_s]
+    with_rate = [record for record in measured_records if record.times.samples_per_s]
     speeds = [speed for record in with_rate if (speed := record.times.samples_per_s)]
     rate_levels = log_levels(with_rate, speeds)
     estimate = rate_levels.estimate() if rate_levels else geometric(speeds)

@@ -81,10 +81,10 @@ def _shown(values: Labels, varying: Collection[str], usual: Labels) -> list[str]
     return [key for key in values if key in varying or (key in usual and not _equal(usual[key], values[key]))]
 
 
-def _text(key: str, value: Scalar | None, shown: Collection[str]) -> str:
+def _text(key: str, value: Scalar | None, shown_names: Collection[str]) -> str:
     """Return a setting or parameter as text; a parameter has its own name unless a setting of that name is shown."""
     name = key.removeprefix(PARAMS)
-    is_alone = key.startswith(PARAMS) and name in SETTINGS and name not in shown
+    is_alone = key.startswith(PARAMS) and name in SETTINGS and name not in shown_names
     return assignment(name if is_alone else key, value)
 
 

@@ -122,10 +122,10 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, ratio_acro
         _with_failures(comparison, sessions_apart)
         for comparison in _with_facets(comparisons, rule, paired=not sessions_apart)
     ]
-    by_backend, suite = per_group(_grouped(comparisons), rule.looks)
+    ratio_by_backend, suite = per_group(_grouped(comparisons), rule.looks)
     return Versus(
         tuple(sorted(comparisons, key=lambda comparison: (comparison.either.settings.workload, comparison.cell_id))),
-        {backend: entries for backend, entries in by_backend.items() if entries},
+        {backend: entries for backend, entries in ratio_by_backend.items() if entries},
         suite,
         _outcome(comparisons, rule),
         not sessions_apart,
@@ -176,12 +176,12 @@ def _outcome(comparisons: Sequence[CellComparison], rule: Rule) -> GateOutcome:
 def changed(pairs: Iterable[tuple[CellSummary, CellSummary]]) -> tuple[str, ...]:
     """Return the differences in software or machine between base and new, as `keras 3.14.0 -> 3.15.1`."""
     # A side without measured records has no versions.
-    measured = [(base, new) for base, new in pairs if base.measured and new.measured]
-    was, now = _facts(base for base, _ in measured), _facts(new for _, new in measured)
+    measured_pairs = [(base, new) for base, new in pairs if base.measured and new.measured]
+    base_facts, new_facts = _facts(base for base, _ in measured_pairs), _facts(new for _, new in measured_pairs)
     return tuple(
-        f"{name} {'/'.join(was.get(name, ['none']))} -> {'/'.join(now.get(name, ['none']))}"
-        for name in sorted({*was, *now})
-        if was.get(name) != now.get(name)
+        f"{name} {'/'.join(base_facts.get(name, ['none']))} -> {'/'.join(new_facts.get(name, ['none']))}"
+        for name in sorted({*base_facts, *new_facts})
+        if base_facts.get(name) != new_facts.get(name)
     )
 
 
@@ -225,8 +225,8 @@ def verdicts_across(
         for cell_id, session_ratio in session_ratios.items()
         if session_ratio
     }
-    p = {cell_id: value for cell_id, value in p_beyond.items() if value is not None}
-    adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
+    known_p = {cell_id: value for cell_id, value in p_beyond.items() if value is not None}
+    adjusted = dict(zip(known_p, adjusted_p_values(list(known_p.values())), strict=True))
     verdicts = {}
     for cell_id, session_ratio in session_ratios.items():
         ratio, p_value = session_ratio.estimate if session_ratio else None, adjusted.get(cell_id)
@@ -304,8 +304,8 @@ def _grouped(comparisons: Sequence[CellComparison]) -> Mapping[str, Mapping[str,
     logs_by_backend: dict[str, dict[str, dict[int, float]]] = {}
     for comparison in comparisons:
         if comparison.logs and comparison.base and comparison.new:
-            failed = comparison.failures and comparison.outcome is GateOutcome.NOT_MEASURED
-            logs = {} if failed else log_ratios(comparison.new, comparison.base)
+            has_failed = comparison.failures and comparison.outcome is GateOutcome.NOT_MEASURED
+            logs = {} if has_failed else log_ratios(comparison.new, comparison.base)
             logs_by_backend.setdefault(comparison.either.settings.backend, {})[comparison.cell_id] = logs
     return logs_by_backend
 

@@ -155,14 +155,14 @@ def assess(history: History, notes: Notes = Notes(), run_length: int = USUAL_RUN
 
 def change_points(logs: Values, threshold: float) -> list[int]:
     """Return the indices at which a new level begins; empty below `LEAST_FOR_CHANGES` values."""
-    accepted: list[int] = []
+    accepted_breaks: list[int] = []
     # Two opposite changes can hide each other, so that neither is significant alone: look ahead.
     for breaks, score in _segmentations(logs):
         if score > threshold:
-            accepted = breaks
-        if len(breaks) >= len(accepted) + LOOK_AHEAD:
+            accepted_breaks = breaks
+        if len(breaks) >= len(accepted_breaks) + LOOK_AHEAD:
             break
-    return accepted
+    return accepted_breaks
 
 
 def evidence(logs: Values) -> float:
@@ -195,9 +195,9 @@ def segmentations(values: NDArray[np.float64]) -> Iterator[list[int]]:
 
     def errors(ends: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the squared errors of the levels from every position (rows) to these ends (columns)."""
-        sizes = ends - positions[:, None]
-        level_errors = squares[ends] - squares[:, None] - (sums[ends] - sums[:, None]) ** 2 / np.maximum(sizes, 1)
-        return np.where(sizes >= SHORTEST_LEVEL, level_errors, np.inf)
+        lengths = ends - positions[:, None]
+        level_errors = squares[ends] - squares[:, None] - (sums[ends] - sums[:, None]) ** 2 / np.maximum(lengths, 1)
+        return np.where(lengths >= SHORTEST_LEVEL, level_errors, np.inf)
 
     least = np.concatenate([errors(ends)[0] for ends in blocks])  # of the values before each position, in one level
     last_starts: list[NDArray[np.int64]] = []
@@ -311,12 +311,12 @@ def fitted(values: Sequence[float] | NDArray[np.float64], starts: Sequence[int])
     """Return the levels of these logarithms that begin at `starts`, of which the first is 0."""
     import numpy as np
 
-    sizes = np.diff([*starts, len(values)])
-    means = np.add.reduceat(np.asarray(values, dtype=float), starts) / sizes
+    lengths = np.diff([*starts, len(values)])
+    means = np.add.reduceat(np.asarray(values, dtype=float), starts) / lengths
     degrees = len(values) - len(starts)
-    squares = float(np.sum((values - np.repeat(means, sizes)) ** 2))
+    squares = float(np.sum((values - np.repeat(means, lengths)) ** 2))
     scatter = math.sqrt(squares / degrees) if degrees > 0 else 0.0
-    return Fit(means, sizes, max(scatter, LEAST_SCATTER_LOG), degrees)
+    return Fit(means, lengths, max(scatter, LEAST_SCATTER_LOG), degrees)
 
 
 def repairs(
@@ -352,10 +352,13 @@ def _undoing(fit: Fit, levels: Sequence[float], number: int, threshold: float) -
     """Yield the later levels that are no worse than the one before the change to level `number`."""
     level_before = levels[number - 1]
     for later_number in range(number + 1, len(levels)):
-        remaining = levels[later_number] - level_before
-        if remaining >= (levels[number] - level_before) / 2:
+        remaining_shift = levels[later_number] - level_before
+        if remaining_shift >= (levels[number] - level_before) / 2:
             continue
-        if remaining <= math.log1p(NEGLIGIBLE) or float(fit.scores(remaining, number - 1, later_number)) <= threshold:
+        if (
+            remaining_shift <= math.log1p(NEGLIGIBLE)
+            or float(fit.scores(remaining_shift, number - 1, later_number)) <= threshold
+        ):
             yield later_number
 
 

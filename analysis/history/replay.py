@@ -117,14 +117,14 @@ def run_lengths(draw: Draw, thresholds: Sequence[float], replays: Replays) -> li
     """Return the average run length to a false alarm at each threshold, from the same replays."""
     import numpy as np
 
-    watched, alarms = [0] * len(thresholds), [0] * len(thresholds)
+    watched_counts, alarms = [0] * len(thresholds), [0] * len(thresholds)
     for random in _randoms(replays):
         peaks = _peaks(draw(random, replays.sessions))
         for i, threshold in enumerate(thresholds):
             alarm_indices = np.flatnonzero(peaks > threshold)
             alarms[i] += bool(alarm_indices.size)
-            watched[i] += int(alarm_indices[0]) + LEAST_FOR_CHANGES if alarm_indices.size else replays.sessions
-    return [_run_length(*pair) for pair in zip(alarms, watched, strict=True)]
+            watched_counts[i] += int(alarm_indices[0]) + LEAST_FOR_CHANGES if alarm_indices.size else replays.sessions
+    return [_run_length(*pair) for pair in zip(alarms, watched_counts, strict=True)]
 
 
 def delay(draw: Draw, shift: float, threshold: float, replays: Replays) -> Delay:
@@ -163,14 +163,16 @@ def _peaks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([evidence(values[:length]) for length in range(LEAST_FOR_CHANGES, len(values) + 1)])
 
 
-def _run_length(alarms: int, watched: int) -> RunLength:
+def _run_length(alarms: int, watched_count: int) -> RunLength:
     from keras_matrix.analysis.stats.special import gammaincinv
 
     tail = (1 - CONFIDENCE) / 2
-    low = watched / float(gammaincinv(alarms + 1, 1 - tail))
+    low = watched_count / float(gammaincinv(alarms + 1, 1 - tail))
     if not alarms:
-        return RunLength(None, low, None, 0, watched)
-    return RunLength(watched / alarms, low, watched / float(gammaincinv(alarms, tail)), alarms, watched)
+        return RunLength(None, low, None, 0, watched_count)
+    return RunLength(
+        watched_count / alarms, low, watched_count / float(gammaincinv(alarms, tail)), alarms, watched_count
+    )
 
 
 def _at(ordered: Sequence[int], delay_count: int, share: float) -> int | None:

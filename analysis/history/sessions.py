@@ -163,11 +163,11 @@ def across_sessions(
     if spread is None or base[1] is None or new[1] is None or count < LEAST_PROCESSES:
         return SessionRatio(Estimate(ratio, None, None, count))
     parts_within = [(base[1] ** 2, len(base_s) - 1), (new[1] ** 2, len(new_s) - 1)]
-    free = spread.sessions - 1
+    freedom = spread.sessions - 1
     # Few sessions often underestimate the variance between them, and then the sum covers 92.5 %. The difference of two
     # values like those of the history is exact for equal numbers of processes: the interval is never narrower.
-    parts = [*parts_within, (2 * spread.between_log**2, free)], [(2 * spread.total_log**2, free)]
-    return with_interval(ratio, count, parts)
+    variances = [*parts_within, (2 * spread.between_log**2, freedom)], [(2 * spread.total_log**2, freedom)]
+    return with_interval(ratio, count, variances)
 
 
 Part = tuple[float, int]
@@ -181,15 +181,21 @@ def with_interval(
 
     Each variance is given as its independent parts, whose sum has Satterthwaite's degrees of freedom.
     """
-    errors = tuple(summed(parts) for parts in variances if any(part for part, _ in parts)) or ((0.0, 1.0),)
+    errors = tuple(
+        summed(variance_parts)
+        for variance_parts in variances
+        if any(part_variance for part_variance, _ in variance_parts)
+    ) or ((0.0, 1.0),)
     half = max(t_quantile(degrees, confidence) * error for error, degrees in errors)
     return SessionRatio(Estimate(ratio, ratio * math.exp(-half), ratio * math.exp(half), count), errors)
 
 
-def summed(parts: Sequence[Part]) -> tuple[float, float]:
+def summed(variance_parts: Sequence[Part]) -> tuple[float, float]:
     """Return the standard error of a sum of variances, not all of them 0, and Satterthwaite's degrees of freedom."""
-    variance = sum(part for part, _ in parts)
-    return math.sqrt(variance), variance**2 / sum(part**2 / free for part, free in parts)
+    variance = sum(part_variance for part_variance, _ in variance_parts)
+    return math.sqrt(variance), variance**2 / sum(
+        part_variance**2 / freedom for part_variance, freedom in variance_parts
+    )
 
 
 def _tail(distance: float, error: float, degrees: float) -> float:

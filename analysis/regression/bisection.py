@@ -210,7 +210,12 @@ def expected_blocks(ends: Sequence[float], rule: Rule) -> int | None:
     distance, scatter = abs(statistics.fmean(ends)) / 2, statistics.stdev(ends) * math.sqrt(0.75)
     looks = rule.looks
     return next(
-        (blocks for blocks in looks.blocks if half_width(scatter, blocks, looks.confidence(blocks)) < distance), None
+        (
+            block_count
+            for block_count in looks.blocks
+            if half_width(scatter, block_count, looks.confidence(block_count)) < distance
+        ),
+        None,
     )
 
 

@@ -112,18 +112,18 @@ class Verdict:
 
 def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> dict[str, Verdict]:
     """Return the verdicts on the log ratios new / base, one a block, of each comparison."""
-    measured = {name: logs for name, logs in comparisons.items() if len(logs) >= MIN_BLOCKS}
-    spent = [spent_p(logs, rule) for logs in measured.values()]
-    adjusted = dict(zip(measured, adjusted_p_values(spent), strict=True))
+    measured_logs = {name: logs for name, logs in comparisons.items() if len(logs) >= MIN_BLOCKS}
+    spent = [spent_p(logs, rule) for logs in measured_logs.values()]
+    adjusted = dict(zip(measured_logs, adjusted_p_values(spent), strict=True))
     early_p_values = dict(
-        zip(measured, adjusted_p_values([early_p(logs, rule) for logs in measured.values()]), strict=True)
+        zip(measured_logs, adjusted_p_values([early_p(logs, rule) for logs in measured_logs.values()]), strict=True)
     )
     verdicts = {}
     for name, logs in comparisons.items():
-        if name not in measured:
+        if name not in measured_logs:
             verdicts[name] = Verdict(GateOutcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
             continue
-        verdict = _verdict(logs, adjusted[name], rule, len(measured))
+        verdict = _verdict(logs, adjusted[name], rule, len(measured_logs))
         is_early = verdict.outcome is GateOutcome.UNDECIDED and early_p_values[name] <= rule.early_level
         verdicts[name] = _called_early(verdict, early_p_values[name]) if is_early else verdict
     return verdicts
@@ -146,7 +146,7 @@ def spending(count: int, rule: Rule) -> float:
     A look is too early, and spends nothing, if even all blocks on one side, in all comparisons of a run, would not be a
     discovery.
     """
-    return _share(count, rule.looks, lambda blocks, share: 2.0**-blocks <= rule.level * share)
+    return _share(count, rule.looks, lambda block_count, share: 2.0**-block_count <= rule.level * share)
 
 
 def early_p(logs: Sequence[float], rule: Rule) -> float:
@@ -164,7 +164,7 @@ def early_p(logs: Sequence[float], rule: Rule) -> float:
 
 def early_spending(count: int, rule: Rule) -> float:
     """Return the share of the early level that may be spent at `count` blocks."""
-    return _share(count, rule.looks, lambda blocks, share: True)
+    return _share(count, rule.looks, lambda block_count, share: True)
 
 
 def _share(count: int, looks: Looks, is_able: Callable[[int, float], bool]) -> float:
@@ -174,10 +174,10 @@ def _share(count: int, looks: Looks, is_able: Callable[[int, float], bool]) -> f
     blocks could reject with this share: others spend nothing.
     """
     remaining = 1.0
-    for blocks in looks.blocks[:-1]:
-        if blocks == count:
-            return remaining / 2 if is_able(blocks, remaining / 2) else 0.0
-        if blocks < count and is_able(blocks, remaining / 2):
+    for block_count in looks.blocks[:-1]:
+        if block_count == count:
+            return remaining / 2 if is_able(block_count, remaining / 2) else 0.0
+        if block_count < count and is_able(block_count, remaining / 2):
             remaining /= 2
     return remaining if is_able(count, remaining) else 0.0
 
@@ -232,4 +232,6 @@ def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:
     if fewest_blocks is None:
         return None
     needed_blocks = max(fewest_blocks, len(logs) + 1)
-    return next((blocks for blocks in rule.looks.blocks if blocks >= needed_blocks), needed_blocks) - len(logs)
+    return next(
+        (block_count for block_count in rule.looks.blocks if block_count >= needed_blocks), needed_blocks
+    ) - len(logs)

@@ -189,7 +189,7 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
 
 
 def _by_repeat(side: ByRepeat, value: Callable[[Record], float | None]) -> dict[int, float]:
-    return {repeat: measured for repeat, record in side.items() if (measured := value(record))}
+    return {repeat: figure for repeat, record in side.items() if (figure := value(record))}
 
 
 def _claim(pair: RecordPair, value: Callable[[Record], float | None], rule: Rule, tolerance: float) -> _Claim:
@@ -238,7 +238,7 @@ def _growth(pair: RecordPair, field: str, rule: Rule) -> _Claim:
         return value
 
     new, base = _by_growth(pair.new, kept), _by_growth(pair.base, kept)
-    differences = [size - base[repeat] for repeat, size in new.items() if repeat in base]
+    differences = [new_bytes - base[repeat] for repeat, new_bytes in new.items() if repeat in base]
     steps = [count for repeat in new if repeat in base if (count := _measured_steps(pair.new[repeat]))]
     if not pair.paired or not differences or not steps:
         return _Claim(None)
@@ -250,7 +250,7 @@ def _growth(pair: RecordPair, field: str, rule: Rule) -> _Claim:
 
 def _by_growth(side: ByRepeat, value: Callable[[Record], float | None]) -> dict[int, float]:
     """Return the sizes by repeat; unlike a time, 0 is one."""
-    return {repeat: measured for repeat, record in side.items() if (measured := value(record)) is not None}
+    return {repeat: figure for repeat, record in side.items() if (figure := value(record)) is not None}
 
 
 def _measured_steps(record: Record) -> int:
@@ -305,14 +305,14 @@ def _blocks(pair: RecordPair) -> list[int]:
 
 def _kinds(cell_facets: Facets, steps: Verdict) -> tuple[RegressionKind, ...]:
     is_slower = steps.outcome is GateOutcome.REGRESSED
-    first_epoch_regressed = cell_facets.first_epoch.outcome is GateOutcome.REGRESSED and not (
+    has_first_epoch_regressed = cell_facets.first_epoch.outcome is GateOutcome.REGRESSED and not (
         is_slower and _explained(cell_facets.first_epoch, steps)
     )
     worse = {
         RegressionKind.RECOMPILES: cell_facets.recompiles.more,
         RegressionKind.UNSTABLE: cell_facets.unstable.outcome is GateOutcome.REGRESSED,
         RegressionKind.STEPS: is_slower,
-        RegressionKind.FIRST_EPOCH: first_epoch_regressed,
+        RegressionKind.FIRST_EPOCH: has_first_epoch_regressed,
         RegressionKind.SCATTER: GateOutcome.REGRESSED
         in (cell_facets.scatter.outcome, cell_facets.scatter_within.outcome),
         RegressionKind.MEMORY: GateOutcome.REGRESSED
@@ -337,8 +337,11 @@ def _said(cell_facets: Facets, steps: Verdict) -> str:
         RegressionKind.SCATTER: _scatter_said(cell_facets),
         RegressionKind.MEMORY: _memory_said(cell_facets),
     }
-    lone = len(cell_facets.kinds) == 1 and cell_facets.kinds[0] in (RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER)
-    return "; ".join(f"{kind}{' only' if lone else ''}: {texts[kind]}" for kind in cell_facets.kinds)
+    is_lone = len(cell_facets.kinds) == 1 and cell_facets.kinds[0] in (
+        RegressionKind.FIRST_EPOCH,
+        RegressionKind.SCATTER,
+    )
+    return "; ".join(f"{kind}{' only' if is_lone else ''}: {texts[kind]}" for kind in cell_facets.kinds)
 
 
 def _steps_said(cell_facets: Facets, steps: Verdict) -> str:

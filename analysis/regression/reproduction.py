@@ -59,16 +59,16 @@ class Reproduction:
 
 
 def judge(
-    stored: Sequence[Record], new: Sequence[Record], spread: SessionSpread | None, tolerance: float
+    stored_records: Sequence[Record], new: Sequence[Record], spread: SessionSpread | None, tolerance: float
 ) -> Reproduction:
-    """Return whether the records `new` reproduce the records `stored` of the same cell.
+    """Return whether the records `new` reproduce the records `stored_records` of the same cell.
 
     Reproduced: the interval of the ratio lies within 1 / (1 + tolerance) and 1 + tolerance. Differs: it lies outside.
     """
-    sides = [[record for record in side if record.status is Status.OK] for side in (stored, new)]
+    sides = [[record for record in side if record.status is Status.OK] for side in (stored_records, new)]
     base_s, new_s = ([value for record in side if (value := cost(record))] for side in sides)
     session_ratio = across_sessions(base_s, new_s, spread)
-    changed_facts = tuple(changes(stored, new).values())
+    changed_facts = tuple(changes(stored_records, new).values())
     if session_ratio is None:
         return Reproduction(ReproductionVerdict.NOT_MEASURED, None, tolerance, changed=changed_facts)
     work = differing({STORED: sides[0], NEW: sides[1]}, apart=True, spread_out=True)
@@ -94,25 +94,25 @@ def verdict_of(ratio: Estimate, tolerance: float) -> ReproductionVerdict:
 def _of_processes(session_ratio: SessionRatio, base_s: Sequence[float], new_s: Sequence[float]) -> SessionRatio | None:
     """Return the ratio with Welch's interval over the processes; None with fewer than two on a side."""
     means = log_mean(base_s), log_mean(new_s)
-    errors = [mean[1] for mean in means if mean is not None and mean[1] is not None]
-    if len(errors) < len(means):
+    known_errors = [mean[1] for mean in means if mean is not None and mean[1] is not None]
+    if len(known_errors) < len(means):
         return None
-    parts = [(error**2, len(side) - 1) for error, side in zip(errors, (base_s, new_s), strict=True)]
-    return with_interval(session_ratio.estimate.centre, session_ratio.estimate.count, [parts])
+    variance_parts = [(error**2, len(side) - 1) for error, side in zip(known_errors, (base_s, new_s), strict=True)]
+    return with_interval(session_ratio.estimate.centre, session_ratio.estimate.count, [variance_parts])
 
 
-def changes(stored: Sequence[Record], new: Sequence[Record]) -> dict[str, str]:
+def changes(stored_records: Sequence[Record], new: Sequence[Record]) -> dict[str, str]:
     """Return the facts that differ between the first records of both sides, each by its name and as a line.
 
     These are versions, machine, image and environment.
     """
-    if not stored or not new:
+    if not stored_records or not new:
         return {}
-    then, now = _facts(stored[0]), _facts(new[0])
+    stored_facts, new_facts = _facts(stored_records[0]), _facts(new[0])
     return {
-        name: f"{name}: {then.get(name, 'none')} -> {now.get(name, 'none')}"
-        for name in dict.fromkeys([*then, *now])
-        if then.get(name) != now.get(name)
+        name: f"{name}: {stored_facts.get(name, 'none')} -> {new_facts.get(name, 'none')}"
+        for name in dict.fromkeys([*stored_facts, *new_facts])
+        if stored_facts.get(name) != new_facts.get(name)
     }
 
 
@@ -128,12 +128,12 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, list) else "none" if value is None else str(value)
 
 
-def _loss_difference(stored: Sequence[Record], new: Sequence[Record]) -> float | None:
+def _loss_difference(stored_records: Sequence[Record], new: Sequence[Record]) -> float | None:
     """Return the largest difference of an epoch's losses; None after different numbers of steps, or without losses."""
     steps_per_epoch = [
-        {record.resolved.steps_per_epoch for record in side if record.resolved} for side in (stored, new)
+        {record.resolved.steps_per_epoch for record in side if record.resolved} for side in (stored_records, new)
     ]
-    loss_paths = loss_path(stored), loss_path(new)
+    loss_paths = loss_path(stored_records), loss_path(new)
     if steps_per_epoch[0] != steps_per_epoch[1] or not all(loss_paths) or not loss_paths[0][0]:
         return None
     return max(abs(a - b) for a, b in zip(*loss_paths, strict=False)) / abs(loss_paths[0][0])

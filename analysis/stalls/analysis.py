@@ -80,7 +80,7 @@ def analyse(arms: Arms, probe: InputProbe | None = None) -> StallReport:
     name = observed(arms)
     assert name is not None
     base = base_of(arms[name][0].settings)
-    empty = StallReport(
+    empty_report = StallReport(
         cell_id(base),
         base,
         name,
@@ -89,33 +89,33 @@ def analyse(arms: Arms, probe: InputProbe | None = None) -> StallReport:
     )
     measured_blocks = blocks(arms)
     if not measured_blocks:
-        return _without_blocks(empty, arms, name)
-    return _of_blocks(empty, arms, measured_blocks, probe)
+        return _without_blocks(empty_report, arms, name)
+    return _of_blocks(empty_report, arms, measured_blocks, probe)
 
 
 def _of_blocks(
-    empty: StallReport, arms: Arms, measured_blocks: Sequence[Block], probe: InputProbe | None
+    empty_report: StallReport, arms: Arms, measured_blocks: Sequence[Block], probe: InputProbe | None
 ) -> StallReport:
-    observed_records = [record for record in arms[empty.observed] if record.status in MEASURED]
+    observed_records = [record for record in arms[empty_report.observed] if record.status in MEASURED]
     timed_records = [record for record in arms.get(ArmName.TIMED, ()) if record.status in MEASURED]
-    use, timed_use = observed_records[0].input, timed_records[0].input if timed_records else None
-    facts = (use or timed_use or InputUse()).facts
+    input_use, timed_use = observed_records[0].input, timed_records[0].input if timed_records else None
+    facts = (input_use or timed_use or InputUse()).facts
     shares = step_split(measured_blocks)
-    workers = _workers(observed_records[0], use or timed_use)
+    workers = _workers(observed_records[0], input_use or timed_use)
     stored_as = facts.stored_as if facts else None
     named_bottleneck = bottleneck(measured_blocks, shares, workers, probe, stored_as)
     limits = PredictionInputs(workers, named_bottleneck, probe, shares.host_resolved, stored_as)
     pairs = [(block, demand) for block in measured_blocks if (demand := predict.demand(block, limits)) is not None]
     situation = Situation(
-        empty.settings, facts, _memory_bytes(observed_records[0], probe), workers, named_bottleneck, pairs, probe
+        empty_report.settings, facts, _memory_bytes(observed_records[0], probe), workers, named_bottleneck, pairs, probe
     )
     step_s = {block.repeat: block.step_s for block in measured_blocks}
     synthetic_s = {block.repeat: block.synthetic_s for block in measured_blocks}
     return StallReport(
-        cell_id=empty.cell_id,
-        settings=empty.settings,
-        observed=empty.observed,
-        arms=empty.arms,
+        cell_id=empty_report.cell_id,
+        settings=empty_report.settings,
+        observed=empty_report.observed,
+        arms=empty_report.arms,
         blocks=len(measured_blocks),
         parts=list(shares.parts),
         stall=shares.stall,
@@ -129,40 +129,42 @@ def _of_blocks(
         facts=facts,
         rates=_rates(measured_blocks, workers),
         queue_sizes=_queue_sizes(observed_records) or _queue_sizes(timed_records),
-        queue_capacity=(use or timed_use or InputUse()).queue_capacity,
+        queue_capacity=(input_use or timed_use or InputUse()).queue_capacity,
         caveats=[
             *([too_few(len(measured_blocks))] if len(measured_blocks) < MIN_BLOCKS else []),
             *caveats(shares),
             *_not_timed(arms),
             *_not_probed(probe),
             *_not_predicted(situation),
-            *_caveats(empty.observed, observed_records, measured_blocks, named_bottleneck),
+            *_caveats(empty_report.observed, observed_records, measured_blocks, named_bottleneck),
         ],
     )
 
 
 def _arm_result(arm: ArmName, records: Sequence[Record]) -> ArmResult:
     step_times_s = [r.times.step_time_s for r in records if r.status in MEASURED and r.times.step_time_s]
-    failed = Counter(f"{r.status}: {r.reason}" for r in records if r.status not in MEASURED)
-    return ArmResult(arm, records[0].cell_id, geometric(step_times_s), len(step_times_s), sorted(failed))
+    failure_counts = Counter(f"{r.status}: {r.reason}" for r in records if r.status not in MEASURED)
+    return ArmResult(arm, records[0].cell_id, geometric(step_times_s), len(step_times_s), sorted(failure_counts))
 
 
-def _without_blocks(empty: StallReport, arms: Arms, name: ArmName) -> StallReport:
+def _without_blocks(empty_report: StallReport, arms: Arms, name: ArmName) -> StallReport:
     """Return the report of an analysis that lacks a measured arm, with the reason."""
     for arm in (name, ArmName.SYNTHETIC):
         result = _arm_result(arm, arms[arm])
         if not result.processes:
             why = "; ".join(result.failures) or "no process has ended"
-            return StallReport(empty.cell_id, empty.settings, name, empty.arms, 0, reason=f"{arm} arm: {why}")
+            return StallReport(
+                empty_report.cell_id, empty_report.settings, name, empty_report.arms, 0, reason=f"{arm} arm: {why}"
+            )
     why = "the synthetic and the observed arm have no repeat in common"
-    return StallReport(empty.cell_id, empty.settings, name, empty.arms, 0, reason=why)
+    return StallReport(empty_report.cell_id, empty_report.settings, name, empty_report.arms, 0, reason=why)
 
 
-def _workers(record: Record, use: InputUse | None) -> PreparingWorkers:
-    facts = use.facts if use else None
-    cores = (record.resolved.cpus if record.resolved else None) or record.machine.logical_cpus
+def _workers(record: Record, input_use: InputUse | None) -> PreparingWorkers:
+    facts = input_use.facts if input_use else None
+    core_count = (record.resolved.cpus if record.resolved else None) or record.machine.logical_cpus
     return PreparingWorkers(
-        facts.workers if facts else None, facts is None or facts.worker_kind != "process", max(1, cores)
+        facts.workers if facts else None, facts is None or facts.worker_kind != "process", max(1, core_count)
     )
 
 
@@ -243,9 +245,11 @@ def _caveats(
 def _cold(observed_records: Sequence[Record]) -> list[str]:
     """Return what "cold" means in the cold arm: a stall that was not found may be one that the page cache hid."""
     uses = [record.input for record in observed_records if record.input]
-    lines = sorted({f"cold means: {use.cold_meaning}" for use in uses if use.cold_meaning})
+    lines = sorted({f"cold means: {input_use.cold_meaning}" for input_use in uses if input_use.cold_meaning})
     if resident_shares := [
-        use.resident_share for use in uses if use.resident_share and use.resident_share > MOST_RESIDENT
+        input_use.resident_share
+        for input_use in uses
+        if input_use.resident_share and input_use.resident_share > MOST_RESIDENT
     ]:
         lines.append(
             f"up to {percentage(max(resident_shares))} of the files stayed in the page cache: the cold arm was not "
@@ -281,12 +285,12 @@ def _bad_samples(observed_records: Sequence[Record]) -> list[str]:
 
 
 def _second_pass(measured_blocks: Sequence[Block]) -> list[str]:
-    hits = mean(measured_blocks, _cache_hits)
-    if hits is None or hits <= MOST_HITS:
+    hit_share = mean(measured_blocks, _cache_hits)
+    if hit_share is None or hit_share <= MOST_HITS:
         return []
     return [
-        f"the page cache served {percentage(hits)} of the bytes although it was emptied before each epoch: an epoch "
-        "with its lead-in reads more than one pass; set a smaller steps_per_epoch, or use more samples"
+        f"the page cache served {percentage(hit_share)} of the bytes although it was emptied before each epoch: an "
+        "epoch with its lead-in reads more than one pass; set a smaller steps_per_epoch, or use more samples"
     ]
 
 
@@ -357,13 +361,13 @@ def helps(gain: Estimate) -> bool:
 
 def fewest_workers(situation: Situation) -> int | None:
     """Return the fewest workers that come close to the best step time; None if more workers cannot help."""
-    now, name = situation.workers.count, situation.named.name
-    if now is None or name in STORAGE or name in (BottleneckKind.GIL, BottleneckKind.COPY):
+    worker_count, name = situation.workers.count, situation.named.name
+    if worker_count is None or name in STORAGE or name in (BottleneckKind.GIL, BottleneckKind.COPY):
         return None
-    cores = situation.workers.cores
-    waiting = MOST_THREADS if situation.workers.threads else MOST_PROCESSES_PER_CPU * cores
-    most = max(now, cores if name is BottleneckKind.CPU else waiting)
-    step_s = {n: _mean_step(situation, predict.with_workers(n)) for n in range(now + 1, most + 1)}
+    core_count = situation.workers.cores
+    most_waiting = MOST_THREADS if situation.workers.threads else MOST_PROCESSES_PER_CPU * core_count
+    most = max(worker_count, core_count if name is BottleneckKind.CPU else most_waiting)
+    step_s = {n: _mean_step(situation, predict.with_workers(n)) for n in range(worker_count + 1, most + 1)}
     if not step_s:
         return None
     best_s = min(step_s.values())
@@ -399,27 +403,35 @@ def _more_workers(situation: Situation) -> Iterator[_Candidate]:
     count = fewest_workers(situation)
     if count is None:
         return
-    now = situation.workers.count
-    kind = "threads" if situation.workers.threads else "processes"
+    worker_count = situation.workers.count
+    kind_text = "threads" if situation.workers.threads else "processes"
     note = None
     # A thread that waits for bytes releases the interpreter; only one that prepares may hold it.
-    if situation.workers.threads and (now or 0) < 2 and situation.named.name is BottleneckKind.CPU:
+    if situation.workers.threads and (worker_count or 0) < 2 and situation.named.name is BottleneckKind.CPU:
         held = situation.probe.lock_held_share if situation.probe else None
         if held is not None and held > LOCK_HELD:
             return  # several threads would share one interpreter
         note = "if the code that prepares releases the interpreter's lock" if held is None else None
     params = situation.changed(input_workers=count)
-    text = f"{count} {kind} in place of {_now_text(situation)}"
+    text = f"{count} {kind_text} in place of {_now_text(situation)}"
     yield _Candidate("workers", text, predict.with_workers(count), params, note=note)
 
 
 def _processes(situation: Situation) -> Iterator[_Candidate]:
     """Yield processes in place of threads that share one interpreter, or that would."""
-    now, held = situation.workers.count or 0, situation.probe.lock_held_share if situation.probe else None
-    holds_lock = now < 2 and held is not None and held > LOCK_HELD and situation.named.name is BottleneckKind.CPU
+    worker_count, held_share = (
+        situation.workers.count or 0,
+        situation.probe.lock_held_share if situation.probe else None,
+    )
+    holds_lock = (
+        worker_count < 2
+        and held_share is not None
+        and held_share > LOCK_HELD
+        and situation.named.name is BottleneckKind.CPU
+    )
     if not situation.workers.threads or not (holds_lock or situation.named.name is BottleneckKind.GIL):
         return
-    count = max(now, situation.workers.cores) if holds_lock else now
+    count = max(worker_count, situation.workers.cores) if holds_lock else worker_count
     separate = predict.with_own_interpreters(_alone_cpu_s(situation))
 
     def change(demand: Demand) -> Demand:
@@ -545,12 +557,12 @@ def _memory(situation: Situation) -> Iterator[_Candidate]:
     if facts is None or facts.cache == "ram" or not facts.samples or not memory_bytes or not isinstance(size, int):
         return
     floats = 4 if situation.param("preprocess") == "host" else 1
-    copies = 1 if situation.workers.threads else max(1, situation.workers.count or 1)
-    needed_bytes = facts.samples * size * size * CHANNELS * floats * copies
+    copy_count = 1 if situation.workers.threads else max(1, situation.workers.count or 1)
+    needed_bytes = facts.samples * size * size * CHANNELS * floats * copy_count
     if needed_bytes > CACHE_SHARE * memory_bytes:
         return
     text = f"cache the decoded samples in memory ({bytes_text(needed_bytes)})"
-    note = "from the second pass over the data on" if copies == 1 else EACH_PROCESS
+    note = "from the second pass over the data on" if copy_count == 1 else EACH_PROCESS
     yield _Candidate("cache", text, predict.with_everything_in_memory, situation.changed(cache="ram"), note=note)
 
 

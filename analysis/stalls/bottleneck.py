@@ -226,13 +226,13 @@ def _preparation(
     blocks: Sequence[Block], stages: Stages, workers: PreparingWorkers, split: Split, lock_held_share: float | None
 ) -> NamedBottleneck:
     used_cpus, total = concurrency(blocks), process_cpus(blocks)
-    running = stages.prepare_cpu_s / stages.prepare_s if stages.prepare_s else 1.0
+    running_cpus = stages.prepare_cpu_s / stages.prepare_s if stages.prepare_s else 1.0
     has_idle_cpus = total is not None and total < workers.cores - IDLE_CPUS
-    several_threads = workers.threads and (workers.count or 0) > 1
-    held = has_idle_cpus if lock_held_share is None else lock_held_share > LOCK_HELD
+    has_several_threads = workers.threads and (workers.count or 0) > 1
+    is_lock_held = has_idle_cpus if lock_held_share is None else lock_held_share > LOCK_HELD
     # Who waits for the lock: the workers, or a training thread that is slow although batches are ready.
-    waited_for = running < BUSY or (has_idle_cpus and split.share(INTERFERENCE) > split.share(PREPARATION))
-    if several_threads and held and waited_for and used_cpus is not None and used_cpus <= ONE_CPU:
+    is_waited_for = running_cpus < BUSY or (has_idle_cpus and split.share(INTERFERENCE) > split.share(PREPARATION))
+    if has_several_threads and is_lock_held and is_waited_for and used_cpus is not None and used_cpus <= ONE_CPU:
         free_text = (
             f" while {workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle" if has_idle_cpus else ""
         )
@@ -327,24 +327,24 @@ def step_split(blocks: Sequence[Block]) -> Split:
     A part that its interval does not separate from zero is not resolved. H is used only where it is separable from S.
     """
     copied = _over(blocks, lambda b: None if b.host_s is None else (b.host_s - b.synthetic_s) / b.step_s)
-    host_resolved = resolved(copied)
+    is_host_resolved = resolved(copied)
     shares = {
         COMPUTE: _over(blocks, lambda b: b.synthetic_s / b.step_s),
-        FETCH: _over(blocks, lambda b: _fetch_time(b, host_resolved)),
-        PREPARATION: _over(blocks, lambda b: _warm(b, host_resolved) * (1 - _fetching(b))),
+        FETCH: _over(blocks, lambda b: _fetch_time(b, is_host_resolved)),
+        PREPARATION: _over(blocks, lambda b: _warm(b, is_host_resolved) * (1 - _fetching(b))),
         COPY: copied,
     }
     stall = _over(blocks, lambda b: 1 - b.synthetic_s / b.step_s)
     waits = _over(blocks, lambda b: b.wait_share)
     interference = _over(blocks, _interference)
     assert stall is not None
-    clear = interference is not None and resolved(interference)
-    if clear and interference is not None:
+    is_clear = interference is not None and resolved(interference)
+    if is_clear and interference is not None:
         shares = _without(shares, interference.centre) | {INTERFERENCE: interference}
     mean_step = arithmetic([b.step_s for b in blocks])
     assert mean_step is not None
     parts = tuple(_part(name, share, mean_step.centre) for name, share in shares.items())
-    return Split(parts, stall, waits, interference if clear else None, host_resolved)
+    return Split(parts, stall, waits, interference if is_clear else None, is_host_resolved)
 
 
 def resolved(estimate: Estimate | None) -> bool:
@@ -419,15 +419,15 @@ def _interference(block: Block) -> float | None:
 
 def _without(shares: dict[str, Estimate | None], interference: float) -> dict[str, Estimate | None]:
     """Return the shares with interference taken out of preparation, then out of the others that are resolved."""
-    remaining, corrected_shares = interference, dict(shares)
+    remaining_share, corrected_shares = interference, dict(shares)
     for name in (PREPARATION, COPY, FETCH):
         share = corrected_shares[name]
         # The time of a copy that is not resolved is in preparation already.
         if share is None or share.centre <= 0 or (name == COPY and not resolved(share)):
             continue
-        moved = min(remaining, share.centre)
-        remaining -= moved
-        corrected_shares[name] = _moved(share, -moved)
+        moved_share = min(remaining_share, share.centre)
+        remaining_share -= moved_share
+        corrected_shares[name] = _moved(share, -moved_share)
     return corrected_shares
 
 

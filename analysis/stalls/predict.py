@@ -115,11 +115,11 @@ def demand(block: Block, limits: PredictionInputs) -> Demand | None:
     if limits.workers.count is None:
         return None
     stages = block.stages or _assumed(block, limits.workers.count)
-    copied = limits.host_resolved and block.host_s is not None
+    has_copy_time = limits.host_resolved and block.host_s is not None
     reads = block.reads if block.reads is not None else block.batch if limits.stored_as == "folder" else None
     modelled = Demand(
         compute_s=block.synthetic_s,
-        copy_s=max(0.0, (block.host_s or 0.0) - block.synthetic_s) if copied else 0.0,
+        copy_s=max(0.0, (block.host_s or 0.0) - block.synthetic_s) if has_copy_time else 0.0,
         batch=block.batch,
         workers=limits.workers.count,
         fetch_s=stages.fetch_s,

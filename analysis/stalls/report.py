@@ -260,24 +260,26 @@ class StallReports:
     reports: list[StallReport] = field(default_factory=list)
 
 
-def verified(advice: Advice, cell_id: str, unchanged: Sequence[Record], changed: Sequence[Record]) -> VerifiedAdvice:
+def verified(
+    advice: Advice, cell_id: str, unchanged: Sequence[Record], changed_records: Sequence[Record]
+) -> VerifiedAdvice:
     """Return the result of an advice from the records of the unchanged and the changed cell."""
-    before, after = ({r.repeat: step_s(r) for r in side if _measured(r)} for side in (unchanged, changed))
+    before, after = ({r.repeat: step_s(r) for r in side if _measured(r)} for side in (unchanged, changed_records))
     gain = of_logs(list(paired_logs(before, after).values()))
     if gain is None:
         failures_text = "; ".join(
-            sorted({f"{r.status}: {r.reason}" for r in (*unchanged, *changed) if not _measured(r)})
+            sorted({f"{r.status}: {r.reason}" for r in (*unchanged, *changed_records) if not _measured(r)})
         )
         why = failures_text or "no repeat of both cells was measured"
         return VerifiedAdvice(advice.change, advice.text, cell_id, advice.speed_up, None, SpeedupVerdict.UNDECIDED, why)
     return VerifiedAdvice(advice.change, advice.text, cell_id, advice.speed_up, gain, *verdict(gain, advice.speed_up))
 
 
-def verdict(measured: Estimate, predicted: Estimate) -> tuple[SpeedupVerdict, str | None]:
+def verdict(measured_ratio: Estimate, predicted: Estimate) -> tuple[SpeedupVerdict, str | None]:
     """Return the verdict, and why it is open."""
-    if measured.low is None or measured.high is None:
-        return SpeedupVerdict.UNDECIDED, too_few(measured.count)
-    low, high = measured.low / predicted.centre, measured.high / predicted.centre
+    if measured_ratio.low is None or measured_ratio.high is None:
+        return SpeedupVerdict.UNDECIDED, too_few(measured_ratio.count)
+    low, high = measured_ratio.low / predicted.centre, measured_ratio.high / predicted.centre
     least, most = 1 / (1 + TOLERANCE), 1 + TOLERANCE
     if least <= low and high <= most:
         return SpeedupVerdict.AS_PREDICTED, None
@@ -315,8 +317,10 @@ def analyses(records: Iterable[Record]) -> dict[str, dict[ArmName, list[Record]]
 
 def observed(arms: Arms) -> ArmName | None:
     """Return the arm that is explained: the cold one if it was measured, else the warm one; None without either."""
-    present = [arm for arm in (ArmName.COLD, ArmName.WARM) if arm in arms]
-    return next((arm for arm in present if any(map(_measured, arms[arm]))), present[0] if present else None)
+    present_arms = [arm for arm in (ArmName.COLD, ArmName.WARM) if arm in arms]
+    return next(
+        (arm for arm in present_arms if any(map(_measured, arms[arm]))), present_arms[0] if present_arms else None
+    )
 
 
 def _timed(arms: Arms) -> list[Record]:
@@ -374,26 +378,26 @@ class Block:
 
 def blocks(arms: Arms) -> list[Block]:
     """Return the blocks in which the synthetic and the observed arm were measured, by repeat."""
-    by_repeat = {arm: {r.repeat: r for r in records if _measured(r)} for arm, records in arms.items()}
+    records_by_arm = {arm: {r.repeat: r for r in records if _measured(r)} for arm, records in arms.items()}
     name = observed(arms)
     if name is None:
         return []
-    repeats = by_repeat[name].keys() & by_repeat.get(ArmName.SYNTHETIC, {}).keys()
+    repeats = records_by_arm[name].keys() & records_by_arm.get(ArmName.SYNTHETIC, {}).keys()
     return [
-        _block({arm: arm_repeats[repeat] for arm, arm_repeats in by_repeat.items() if repeat in arm_repeats})
+        _block({arm: arm_repeats[repeat] for arm, arm_repeats in records_by_arm.items() if repeat in arm_repeats})
         for repeat in sorted(repeats)
     ]
 
 
 def mean(measured_blocks: Sequence[Block], figure: Callable[[Block], float | None]) -> float | None:
     """Return the mean of a figure over the blocks that have it; None without any."""
-    values = [value for block in measured_blocks if (value := figure(block)) is not None]
-    return statistics.fmean(values) if values else None
+    known_values = [value for block in measured_blocks if (value := figure(block)) is not None]
+    return statistics.fmean(known_values) if known_values else None
 
 
-def _block(by_arm: Mapping[ArmName, Record]) -> Block:
-    observed_record = by_arm[ArmName.COLD if ArmName.COLD in by_arm else ArmName.WARM]
-    synthetic, timed_record = by_arm[ArmName.SYNTHETIC], by_arm.get(ArmName.TIMED)
+def _block(record_by_arm: Mapping[ArmName, Record]) -> Block:
+    observed_record = record_by_arm[ArmName.COLD if ArmName.COLD in record_by_arm else ArmName.WARM]
+    synthetic, timed_record = record_by_arm[ArmName.SYNTHETIC], record_by_arm.get(ArmName.TIMED)
     stages = _stages(timed_record) if timed_record else None
     per_step = _PerStep(observed_record)
     # Counters that only the timed arm has stand for the observed one: both read the same files.
@@ -404,8 +408,8 @@ def _block(by_arm: Mapping[ArmName, Record]) -> Block:
         synthetic_s=step_s(synthetic),
         batch=observed_record.settings.batch_size,
         workers=observed_record.input.facts.workers if observed_record.input and observed_record.input.facts else None,
-        host_s=_step_of(by_arm.get(ArmName.HOST)),
-        warm_s=_step_of(by_arm.get(ArmName.WARM)),
+        host_s=_step_of(record_by_arm.get(ArmName.HOST)),
+        warm_s=_step_of(record_by_arm.get(ArmName.WARM)),
         timed_s=_step_of(timed_record),
         wait_share=_wait_share(timed_record) if timed_record else None,
         stages=stages,
@@ -418,9 +422,9 @@ def _block(by_arm: Mapping[ArmName, Record]) -> Block:
     )
 
 
-def too_few(blocks: int) -> str:
+def too_few(block_count: int) -> str:
     """Return why so many blocks give no interval."""
-    blocks_text = "1 block gives" if blocks == 1 else f"{blocks} blocks give"
+    blocks_text = "1 block gives" if block_count == 1 else f"{block_count} blocks give"
     return f"{blocks_text} no interval: use --repeats {MIN_BLOCKS} or more"
 
 
@@ -461,16 +465,21 @@ def _wait_share(timed_record: Record) -> float | None:
 
 
 def _stages(timed_record: Record) -> Stages | None:
-    use = timed_record.input
-    if use is None or not use.batches or not use.batch_size:
+    input_use = timed_record.input
+    if input_use is None or not input_use.batches or not input_use.batch_size:
         return None
-    totals = (use.fetch_wall_time_s, use.fetch_cpu_time_s, use.prepare_wall_time_s, use.prepare_cpu_time_s)
+    totals = (
+        input_use.fetch_wall_time_s,
+        input_use.fetch_cpu_time_s,
+        input_use.prepare_wall_time_s,
+        input_use.prepare_cpu_time_s,
+    )
     known_totals = [total for total in totals if total is not None]
     if len(known_totals) < len(totals):
         return None
-    samples = use.batches * use.batch_size
-    fetch_s, fetch_cpu_s, prepare_s, prepare_cpu_s = (total / samples for total in known_totals)
-    sample_bytes = None if use.fetched_bytes is None else use.fetched_bytes / samples
+    sample_count = input_use.batches * input_use.batch_size
+    fetch_s, fetch_cpu_s, prepare_s, prepare_cpu_s = (total / sample_count for total in known_totals)
+    sample_bytes = None if input_use.fetched_bytes is None else input_use.fetched_bytes / sample_count
     return Stages(fetch_s, fetch_cpu_s, prepare_s, prepare_cpu_s, sample_bytes)
 
 
@@ -479,5 +488,9 @@ def _compute_cpu_s(cpu_s: float | None, stages: Stages | None, batch: int) -> fl
 
 
 def _timers_share(timed_record: Record) -> float | None:
-    use, total_s = timed_record.input, sum(timed_record.times.epoch_times_s)
-    return None if use is None or use.timers_cpu_time_s is None or not total_s else use.timers_cpu_time_s / total_s
+    input_use, total_s = timed_record.input, sum(timed_record.times.epoch_times_s)
+    return (
+        None
+        if input_use is None or input_use.timers_cpu_time_s is None or not total_s
+        else input_use.timers_cpu_time_s / total_s
+    )

@@ -116,8 +116,8 @@ def _of_calls(value: Callable[[Record], float | None]) -> Callable[[CellSummary]
     """Return the median over the processes of a percentile of their calls; None for a single call."""
 
     def of_several(record: Record) -> float | None:
-        calls = (record.resolved.steps_per_epoch or 0) * len(record.times.epoch_times_s) if record.resolved else 0
-        return None if calls == 1 else value(record)
+        call_count = (record.resolved.steps_per_epoch or 0) * len(record.times.epoch_times_s) if record.resolved else 0
+        return None if call_count == 1 else value(record)
 
     return over_processes(of_several)
 

@@ -66,8 +66,8 @@ def growth(readings: Sequence[Reading], steps_per_epoch: int) -> Growth | None:
     points = [(readings[begin][0], kept_levels[begin]) for begin in begins]  # the first is the least of its stretch
     if any(earlier >= later for (earlier, _), (later, _) in pairwise(points)):
         return None
-    epochs = readings[-1][0] - readings[0][0]
-    return Growth(_steady_slope(points) / steps_per_epoch, epochs * steps_per_epoch, points[0][1])
+    epoch_count = readings[-1][0] - readings[0][0]
+    return Growth(_steady_slope(points) / steps_per_epoch, epoch_count * steps_per_epoch, points[0][1])
 
 
 def _steady_slope(points: Sequence[tuple[float, float]]) -> float:
@@ -78,8 +78,8 @@ def _steady_slope(points: Sequence[tuple[float, float]]) -> float:
     return slope if slope > 0 and min(slopes) >= LEAST_SHARE * _slope(points[0], points[-1]) else 0.0
 
 
-def _slope(first: tuple[float, float], last: tuple[float, float]) -> float:
-    return (last[1] - first[1]) / (last[0] - first[0])
+def _slope(first_point: tuple[float, float], last_point: tuple[float, float]) -> float:
+    return (last_point[1] - first_point[1]) / (last_point[0] - first_point[0])
 
 
 def host_growth(records: Sequence[Record]) -> Estimate | None:

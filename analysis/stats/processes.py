@@ -289,13 +289,15 @@ def fixed_time(record: Record) -> Estimate | None:
     if not steps or not short or short >= steps or min(map(len, lengths)) < 2:
         return Estimate(value, None, None, 1)
     factors = (steps / (steps - short), short / (steps - short))
-    parts = [
+    variances = [
         factor**2 * statistics.variance(epochs_s) / len(epochs_s)
         for factor, epochs_s in zip(factors, lengths, strict=True)
     ]
-    total = sum(parts)
+    total = sum(variances)
     if total == 0:
         return Estimate(value, value, value, 1)
-    degrees = total**2 / sum(part**2 / (len(epochs_s) - 1) for part, epochs_s in zip(parts, lengths, strict=True))
+    degrees = total**2 / sum(
+        variance**2 / (len(epochs_s) - 1) for variance, epochs_s in zip(variances, lengths, strict=True)
+    )
     half = t_quantile(degrees, CONFIDENCE) * math.sqrt(total)
     return Estimate(value, value - half, value + half, 1)

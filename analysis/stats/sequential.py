@@ -73,7 +73,7 @@ class Looks:
 
     def following(self, count: int) -> int | None:
         """Return the first look after `count` blocks; None after the last."""
-        return next((blocks for blocks in self.blocks if blocks > count), None)
+        return next((block_count for block_count in self.blocks if block_count > count), None)
 
 
 # With doubled p-values, at most about 5 % of tables of equal backends name a fastest (simulated: docs/statistics.md).
@@ -174,8 +174,8 @@ def _gain_per_s(state: SequentialState, looks: Looks) -> float:
     if estimate.half_width is None:  # of several machines: the first interval is worth more than a narrower one
         return math.inf
     next_half_width = _half_width_at(state, next_look, looks.confidence(next_look))
-    at_stake = any(not estimate.excludes(ratio) for ratio in state.stakes)
-    return (estimate.half_width - next_half_width) * (2 if at_stake else 1) / time_to_look_s(state, looks)
+    is_at_stake = any(not estimate.excludes(ratio) for ratio in state.stakes)
+    return (estimate.half_width - next_half_width) * (2 if is_at_stake else 1) / time_to_look_s(state, looks)
 
 
 def _estimate(logs: Sequence[float], machines: Sequence[str], confidence: float) -> Estimate | None:
@@ -264,8 +264,8 @@ class Levels:
         shares = self._shares
         if None in self.variances:
             return self.degrees
-        parts = math.fsum(share**2 / (count - 1) for share, count in zip(shares, self.counts, strict=True))
-        return math.fsum(shares) ** 2 / parts if parts else self.degrees  # 0 without noise, or with almost none
+        divisor = math.fsum(share**2 / (count - 1) for share, count in zip(shares, self.counts, strict=True))
+        return math.fsum(shares) ** 2 / divisor if divisor else self.degrees  # 0 without noise, or with almost none
 
     def estimate(self, confidence: float = CONFIDENCE) -> Estimate:
         """Return the exponential of the centre, a ratio or a geometric mean, with its interval if there is one."""
@@ -329,7 +329,7 @@ def levels(values: Mapping[str, Sequence[float]]) -> Levels | None:
 
 def grouped(values: Sequence[float], machines: Sequence[str]) -> dict[str, list[float]]:
     """Return the values by machine; `machines` has the machine of each value."""
-    by_machine: dict[str, list[float]] = {}
+    values_by_machine: dict[str, list[float]] = {}
     for value, machine in zip(values, machines, strict=True):
-        by_machine.setdefault(machine, []).append(value)
-    return by_machine
+        values_by_machine.setdefault(machine, []).append(value)
+    return values_by_machine

@@ -99,8 +99,8 @@ def separate_ratio(session_value: SessionValue, other: SessionValue, confidence:
     variances = [_variances(value) for value in (session_value, other)]
     if variances[0] is None or variances[1] is None:
         return SessionRatio(Estimate(ratio, None, None, count))
-    parts = [*variances[0][0], *variances[1][0]], [*variances[0][1], *variances[1][1]]
-    return with_interval(ratio, count, parts, confidence)
+    joined_variances = [*variances[0][0], *variances[1][0]], [*variances[0][1], *variances[1][1]]
+    return with_interval(ratio, count, joined_variances, confidence)
 
 
 def geometric_mean(ratios: Sequence[Estimate]) -> Estimate | None:
@@ -120,6 +120,6 @@ def _variances(value: SessionValue) -> tuple[list[Part], list[Part]] | None:
     """Return a value's share of both variances, each as its parts; None if one of them is unknown."""
     if value.se_log is None or value.spread is None or value.count < LEAST_PROCESSES:
         return None
-    free = value.spread.sessions - 1
-    summed = [(value.se_log**2, value.count - 1), (value.spread.between_log**2, free)]
-    return summed, [(value.spread.total_log**2, free)]
+    freedom = value.spread.sessions - 1
+    summed = [(value.se_log**2, value.count - 1), (value.spread.between_log**2, freedom)]
+    return summed, [(value.spread.total_log**2, freedom)]

@@ -131,14 +131,14 @@ def _suite(league: str, members: Sequence[Row]) -> Suite | None:
     """Return the ratios of a league's backends, over the rows in which the backend and the leading one both ran."""
     rows = [row for row in members if not _on_several_devices(row) and not _not_keras(row)]
     names = in_order(name for row in rows for name in row.cells)
-    present = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
-    if not present:
+    present_backends = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
+    if not present_backends:
         return None
-    first_backend = present[0]
-    to_first = {backend: _suite_ratio(rows, backend, first_backend) for backend in present[1:]}
+    first_backend = present_backends[0]
+    to_first = {backend: _suite_ratio(rows, backend, first_backend) for backend in present_backends[1:]}
     centres = {first_backend: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
     reference = min(centres, key=lambda backend: centres[backend])
-    ratios = {backend: _suite_ratio(rows, backend, reference) for backend in present if backend != reference}
+    ratios = {backend: _suite_ratio(rows, backend, reference) for backend in present_backends if backend != reference}
     known_ratios = {backend: ratio for backend, ratio in ratios.items() if ratio}
     several_titles, not_keras = (
         tuple(row.title for row in members if test(row)) for test in (_on_several_devices, _not_keras)
@@ -174,8 +174,8 @@ def _over_machines(rows: Sequence[Row], backend: str, reference: str) -> SuiteRa
     """Return the mean of the works' ratios, each the mean of its machines', without an interval."""
     logs = {}
     for row in rows:
-        if by_machine := logs_by_machine(row.cells[backend], row.cells[reference]):
-            logs[row.key] = statistics.fmean(map(statistics.fmean, by_machine.values()))
+        if machine_logs := logs_by_machine(row.cells[backend], row.cells[reference]):
+            logs[row.key] = statistics.fmean(map(statistics.fmean, machine_logs.values()))
     if not logs:
         return None
     estimate = Estimate(math.exp(statistics.fmean(logs.values())), None, None, len(logs))

@@ -171,13 +171,14 @@ def together(block: Iterable[MeasuredStretch]) -> MeasuredStretch | None:
 
     Times, events and bytes are summed, independently of the order; of memory shares the largest counts.
     """
-    parts = list(block)
-    if not parts:
+    measured_stretches = list(block)
+    if not measured_stretches:
         return None
     sums: dict[str, Any] = {
-        f.name: _sum([getattr(part.stretch, f.name) for part in parts]) for f in fields(CounterChanges)
+        f.name: _sum([getattr(measured_stretch.stretch, f.name) for measured_stretch in measured_stretches])
+        for f in fields(CounterChanges)
     }
-    own_uses = [part.own for part in parts]
+    own_uses = [measured_stretch.own for measured_stretch in measured_stretches]
     shares = [use.memory_share for use in own_uses]
     return MeasuredStretch(
         CounterChanges(**sums),
@@ -200,16 +201,16 @@ def steal_share(stretch: CounterChanges) -> float | None:
     return steal_s / (busy_s + irq_s + steal_s)
 
 
-def other_cpu_s(watched: MeasuredStretch) -> float | None:
+def other_cpu_s(measured_stretch: MeasuredStretch) -> float | None:
     """Return the CPU time of processes outside the run, kernel threads included."""
-    busy_s, own_s = watched.stretch.cpu_busy_s, watched.own.cpu_s
+    busy_s, own_s = measured_stretch.stretch.cpu_busy_s, measured_stretch.own.cpu_s
     return None if busy_s is None or own_s is None else max(0.0, busy_s - own_s)
 
 
-def other_cpu_share(watched: MeasuredStretch) -> float | None:
+def other_cpu_share(measured_stretch: MeasuredStretch) -> float | None:
     """Return the CPU time of processes outside the run as a share of all CPU time."""
-    others_s, total_s = other_cpu_s(watched), watched.stretch.cpu_total_s
-    return others_s / total_s if others_s is not None and total_s and _resolved(watched.stretch) else None
+    others_s, total_s = other_cpu_s(measured_stretch), measured_stretch.stretch.cpu_total_s
+    return others_s / total_s if others_s is not None and total_s and _resolved(measured_stretch.stretch) else None
 
 
 def stall_share(full_s: float | None, stretch: CounterChanges) -> float | None:
@@ -263,7 +264,7 @@ class Neighbour:
         return f"{self.name} ({percentage(self.cpu_share)} of the CPUs)"
 
 
-def neighbours(watched: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
+def neighbours(measured_stretches: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
     """Return the cells that waited during these stretches, busiest first; those of unknown use are left out.
 
     Cells with less than `MIN_CPU_S` of CPU time in total are left out too: ticks do not resolve a share of it.
@@ -275,7 +276,7 @@ def neighbours(watched: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
     """
     used_s: dict[str, float] = {}
     total_s: dict[str, float] = {}
-    for measured_stretch in watched:
+    for measured_stretch in measured_stretches:
         for cell in measured_stretch.waiting:
             if cell.cpu_s is not None and measured_stretch.stretch.cpu_total_s is not None:
                 used_s[cell.name] = used_s.get(cell.name, 0.0) + cell.cpu_s
@@ -284,14 +285,14 @@ def neighbours(watched: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
     return tuple(sorted(all_neighbours, key=lambda neighbour: (-neighbour.cpu_share, neighbour.name)))
 
 
-def busy_neighbours(watched: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
+def busy_neighbours(measured_stretches: Iterable[MeasuredStretch]) -> tuple[Neighbour, ...]:
     """Return those that used more than `NEIGHBOUR_LIMIT` of all CPU time, busiest first."""
-    return tuple(neighbour for neighbour in neighbours(watched) if neighbour.cpu_share > NEIGHBOUR_LIMIT)
+    return tuple(neighbour for neighbour in neighbours(measured_stretches) if neighbour.cpu_share > NEIGHBOUR_LIMIT)
 
 
-def share_while_waiting(name: str, watched: Iterable[MeasuredStretch]) -> float | None:
+def share_while_waiting(name: str, measured_stretches: Iterable[MeasuredStretch]) -> float | None:
     """Return the share of all CPU time that this cell used during others' stretches; None if unknown."""
-    return next((neighbour.cpu_share for neighbour in neighbours(watched) if neighbour.name == name), None)
+    return next((neighbour.cpu_share for neighbour in neighbours(measured_stretches) if neighbour.name == name), None)
 
 
 def cause_of(reason: Disturbed, all_surroundings: Sequence[Surroundings]) -> str:

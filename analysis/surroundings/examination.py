@@ -215,8 +215,12 @@ def _pressure(field: str, limit: Limit, resource: str, advice: str) -> Callable[
 
 
 def _load(readings: Readings) -> Judgement:
-    load, cpus = known(readings.load), readings.limits.cpus_allowed
-    return LOAD_PER_CPU.verdict(load / cpus), f"{load:.2f} over the last minute, on {cpus} CPUs", "wait until it falls"
+    load, cpu_count = known(readings.load), readings.limits.cpus_allowed
+    return (
+        LOAD_PER_CPU.verdict(load / cpu_count),
+        f"{load:.2f} over the last minute, on {cpu_count} CPUs",
+        "wait until it falls",
+    )
 
 
 def _throttling(readings: Readings) -> Judgement:

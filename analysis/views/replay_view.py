@@ -62,26 +62,29 @@ class ReplayView:
     def operations(self, most: int) -> list[PathOperation]:
         """Return the operations of the critical path with the most time, and the sum of the others."""
         parts_by_operation: dict[tuple[str, str], list[PathPart]] = {}
-        for part in self.replay.critical_path:
-            parts_by_operation.setdefault((part.node.name, part.node.phase or ""), []).append(part)
-        ordered = sorted(parts_by_operation.items(), key=lambda item: -sum(part.time_s for part in item[1]))
+        for path_part in self.replay.critical_path:
+            parts_by_operation.setdefault((path_part.node.name, path_part.node.phase or ""), []).append(path_part)
+        ordered = sorted(parts_by_operation.items(), key=lambda item: -sum(path_part.time_s for path_part in item[1]))
         shown_count = _shown(len(ordered), most)
-        rows = [self._operation(name, phase, parts) for (name, phase), parts in ordered[:shown_count]]
-        if remaining := [part for _, parts in ordered[shown_count:] for part in parts]:
-            rows.append(self._operation(f"{len(ordered) - shown_count} others", "", remaining))
+        rows = [self._operation(name, phase, path_parts) for (name, phase), path_parts in ordered[:shown_count]]
+        if remaining_parts := [path_part for _, path_parts in ordered[shown_count:] for path_part in path_parts]:
+            rows.append(self._operation(f"{len(ordered) - shown_count} others", "", remaining_parts))
         return rows
 
-    def _operation(self, name: str, phase: str, parts: Sequence[PathPart]) -> PathOperation:
-        time_s = sum(part.time_s for part in parts)
-        return PathOperation(name, phase, time_s / self.replay.step_time_s, time_s, len(parts))
+    def _operation(self, name: str, phase: str, path_parts: Sequence[PathPart]) -> PathOperation:
+        time_s = sum(path_part.time_s for path_part in path_parts)
+        return PathOperation(name, phase, time_s / self.replay.step_time_s, time_s, len(path_parts))
 
 
 def largest_shares(shares: Sequence[Share], most: int) -> list[Share]:
     """Return the largest shares, and the sum of the others."""
     shown_count = _shown(len(shares), most)
-    remaining = shares[shown_count:]
-    time_s, share = sum(share.time_s for share in remaining), sum(share.share for share in remaining)
-    return [*shares[:shown_count], *([Share(f"{len(remaining)} others", time_s, share)] if remaining else [])]
+    remaining_shares = shares[shown_count:]
+    time_s, share = sum(share.time_s for share in remaining_shares), sum(share.share for share in remaining_shares)
+    return [
+        *shares[:shown_count],
+        *([Share(f"{len(remaining_shares)} others", time_s, share)] if remaining_shares else []),
+    ]
 
 
 def _shown(count: int, most: int) -> int:

@@ -176,7 +176,9 @@ class ResultTable:
     @property
     def repeats_advice(self) -> str:
         """Advice if some rows have ratios but too few repeats for an interval, else empty; the command has a line."""
-        needed_repeats = [repeats for row in self.rows if (repeats := repeats_for_intervals(row.ratios)) is not None]
+        needed_repeats = [
+            repeat_count for row in self.rows if (repeat_count := repeats_for_intervals(row.ratios)) is not None
+        ]
         if not needed_repeats:
             return ""
         rows_text = "the row has" if len(self.rows) == 1 else f"{len(needed_repeats)} of {len(self.rows)} rows have"

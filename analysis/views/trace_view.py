@@ -38,20 +38,20 @@ class PartTable:
 
 def part_tables(summary: TraceSummary, most: int) -> list[PartTable]:
     """Return the tables of a trace, each with the largest parts and the sum of the rest; by kind, if it has several."""
-    by_kind = {"kind": summary.by_kind} if len(summary.by_kind) > 1 else {}
-    tables = {"operation": summary.by_operation, "layer": summary.by_layer, "phase": summary.by_phase, **by_kind}
+    kind_tables = {"kind": summary.by_kind} if len(summary.by_kind) > 1 else {}
+    tables = {"operation": summary.by_operation, "layer": summary.by_layer, "phase": summary.by_phase, **kind_tables}
     return [
         PartTable(
             grouped_by,
             " a step" if summary.steps else "",
             tuple(_part(part.name, [part], summary) for part in shares[:most]),
-            _part(None, shares[most:], summary, others=len(shares) - most) if len(shares) > most else None,
+            _part(None, shares[most:], summary, other_count=len(shares) - most) if len(shares) > most else None,
         )
         for grouped_by, shares in tables.items()
     ]
 
 
-def _part(name: str | None, shares: Sequence[TimeShare], summary: TraceSummary, others: int = 0) -> StepPart:
+def _part(name: str | None, shares: Sequence[TimeShare], summary: TraceSummary, other_count: int = 0) -> StepPart:
     share, time_s, count = (sum(getattr(share, figure) for share in shares) for figure in ("share", "time_s", "count"))
     steps = summary.steps or 1
-    return StepPart(name, share, time_s / steps, count / steps, others)
+    return StepPart(name, share, time_s / steps, count / steps, other_count)

@@ -70,31 +70,31 @@ def latency_s(link: LinkCalibration, operation: str, ranks: int) -> float:
     return link.alpha_s * ring(operation, ranks)[0] / (2 * (max(link.ranks, 2) - 1))
 
 
-def _from_table(link: LinkCalibration, operation: str, ranks: int, bytes: int) -> float:
+def _from_table(link: LinkCalibration, operation: str, rank_count: int, size_bytes: int) -> float:
     """Interpolate the logarithm of the time over the logarithm of the size, within the nearest measured ranks.
 
     Below the smallest size a time is that of the smallest, which is latency; above the largest it is proportional to
     the size, which is bandwidth. Other operations and ranks are scaled by what a rank sends.
     """
-    measured = {(row[0], row[1]) for row in link.table}
-    same_operation = [key for key in measured if key[0] == operation]
-    nearest = min(same_operation or measured, key=lambda key: (abs(math.log(key[1] / ranks)), key))
+    measured_keys = {(row[0], row[1]) for row in link.table}
+    same_operation = [key for key in measured_keys if key[0] == operation]
+    nearest = min(same_operation or measured_keys, key=lambda key: (abs(math.log(key[1] / rank_count)), key))
     if nearest[1] < 2:
         raise GraphError(f"{link.source}: the table of collectives has an entry for {nearest[1]} rank; measure with 2")
     points = sorted((row[2], row[3]) for row in link.table if (row[0], row[1]) == nearest)
-    scale = ring(operation, ranks)[1] / ring(*nearest)[1]
-    return scale * _interpolated(points, bytes)
+    scale = ring(operation, rank_count)[1] / ring(*nearest)[1]
+    return scale * _interpolated(points, size_bytes)
 
 
-def _interpolated(points: Sequence[tuple[int, float]], bytes: int) -> float:
+def _interpolated(points: Sequence[tuple[int, float]], size_bytes: int) -> float:
     sizes = [size for size, _ in points]
-    if bytes <= sizes[0]:
+    if size_bytes <= sizes[0]:
         return points[0][1]
-    if bytes >= sizes[-1]:
-        return points[-1][1] * bytes / sizes[-1]
-    index = bisect_left(sizes, bytes)
+    if size_bytes >= sizes[-1]:
+        return points[-1][1] * size_bytes / sizes[-1]
+    index = bisect_left(sizes, size_bytes)
     (low, low_s), (high, high_s) = points[index - 1], points[index]
-    position = math.log(bytes / low) / math.log(high / low)
+    position = math.log(size_bytes / low) / math.log(high / low)
     return math.exp(math.log(low_s) + position * math.log(high_s / low_s))
 
 
@@ -112,28 +112,30 @@ def fit(
     little its times scatter: under load a small sum may take ten times as long as another one, a large one may not.
     Raises `GraphError` without two different sizes or with a time that is not positive.
     """
-    measured = list(points)
+    measured_points = list(points)
     if ranks < 2:
         raise GraphError(f"{source}: collectives of {ranks} ranks have no link; measure those of 2 or more")
-    for size, seconds in measured:
+    for size, seconds in measured_points:
         if seconds <= 0 or size < 0:
             raise GraphError(f"{source}: a collective of {size} bytes in {seconds} s is not a measurement")
-    if len({size for size, _ in measured}) < 2:
-        raise GraphError(f"{source}: {len(measured)} collectives of one size; measure at least two for alpha and beta")
+    if len({size for size, _ in measured_points}) < 2:
+        raise GraphError(
+            f"{source}: {len(measured_points)} collectives of one size; measure at least two for alpha and beta"
+        )
     steps, share = ring(operation, ranks)
-    weights = _weights(measured)
-    alpha, slope = _nonnegative([(1 / seconds, size / seconds, 1.0) for size, seconds in measured])
+    weights = _weights(measured_points)
+    alpha, slope = _nonnegative([(1 / seconds, size / seconds, 1.0) for size, seconds in measured_points])
     for _ in range(MOST_FITS):  # Gauss-Newton, each step half of the way
-        fitted_times_s = [max(alpha + slope * size, LEAST_S) for size, _ in measured]
+        fitted_times_s = [max(alpha + slope * size, LEAST_S) for size, _ in measured_points]
         rows = [
             (weight / fitted_time_s, weight * size / fitted_time_s, weight * (1 + math.log(seconds / fitted_time_s)))
-            for weight, fitted_time_s, (size, seconds) in zip(weights, fitted_times_s, measured, strict=True)
+            for weight, fitted_time_s, (size, seconds) in zip(weights, fitted_times_s, measured_points, strict=True)
         ]
         previous = alpha, slope
         alpha, slope = ((old + new) / 2 for old, new in zip(previous, _nonnegative(rows), strict=True))
         if math.isclose(alpha, previous[0], rel_tol=1e-9) and math.isclose(slope, previous[1], rel_tol=1e-9):
             break
-    largest_s = alpha + slope * max(size for size, _ in measured)
+    largest_s = alpha + slope * max(size for size, _ in measured_points)
     alpha, slope = (
         (alpha if alpha > NEGLIGIBLE * largest_s else 0.0),
         (slope if largest_s - alpha > NEGLIGIBLE * largest_s else 0.0),
@@ -147,10 +149,10 @@ def _weights(values: Sequence[tuple[int, float]]) -> list[float]:
 
     A size with few times has the median scatter of the others.
     """
-    by_size: dict[int, list[float]] = defaultdict(list)
+    logs_by_size: dict[int, list[float]] = defaultdict(list)
     for size, seconds in values:
-        by_size[size].append(math.log(seconds))
-    scatter = {size: max(stdev(logs), LEAST_SCATTER) for size, logs in by_size.items() if len(logs) >= FEW}
+        logs_by_size[size].append(math.log(seconds))
+    scatter = {size: max(stdev(logs), LEAST_SCATTER) for size, logs in logs_by_size.items() if len(logs) >= FEW}
     usual = median(scatter.values()) if scatter else 1.0
     return [1 / scatter.get(size, usual) for size, _ in values]
 
@@ -189,21 +191,21 @@ def of_trace(graph: Graph) -> LinkCalibration:
             " --calibration FILE"
         )
     source = f"collectives of {graph.header.source}"
-    operation, ranks = Counter(
+    operation, rank_count = Counter(
         (collective.operation, len(collective.ranks)) for collective, _ in timed_collectives
     ).most_common(1)[0][0]
     points = [
         (collective.bytes, time)
         for collective, time in timed_collectives
-        if (collective.operation, len(collective.ranks)) == (operation, ranks)
+        if (collective.operation, len(collective.ranks)) == (operation, rank_count)
     ]
     rate = network.bits_per_s(str(spec.parameter(graph.header.settings, "network", "")))
     sizes = [size for size, _ in points]
     if max(sizes) >= DIFFERENT * min(sizes):
-        return fit(points, ranks=ranks, source=source, operation=operation, rate_bits_per_s=rate)
+        return fit(points, ranks=rank_count, source=source, operation=operation, rate_bits_per_s=rate)
     slope = _nonnegative([(0.0, size / time, 1.0) for size, time in points])[1]
     return LinkCalibration(
-        0.0, slope / ring(operation, ranks)[1], ranks, f"{source}, which have similar sizes: alpha is 0", rate
+        0.0, slope / ring(operation, rank_count)[1], rank_count, f"{source}, which have similar sizes: alpha is 0", rate
     )
 
 
@@ -241,17 +243,18 @@ def with_rate(link: LinkCalibration, rate_bits_per_s: float) -> LinkCalibration:
     if link.rate_bits_per_s is None:
         beta = max(link.beta_s_per_byte, 8 / rate_bits_per_s)
         floor = tuple(
-            (name, ranks, size, max(time, 8 / rate_bits_per_s * size * ring(name, ranks)[1]))
-            for name, ranks, size, time in link.table
+            (name, rank_count, size_bytes, max(time, 8 / rate_bits_per_s * size_bytes * ring(name, rank_count)[1]))
+            for name, rank_count, size_bytes, time in link.table
         )
         return replace(link, beta_s_per_byte=beta, table=floor, rate_bits_per_s=rate_bits_per_s, source=source)
     factor = link.rate_bits_per_s / rate_bits_per_s
     least = {
-        (name, ranks): min(row[3] for row in link.table if row[:2] == (name, ranks)) for name, ranks, *_ in link.table
+        (name, rank_count): min(row[3] for row in link.table if row[:2] == (name, rank_count))
+        for name, rank_count, *_ in link.table
     }
     table = tuple(
-        (name, ranks, size, least[name, ranks] + (time - least[name, ranks]) * factor)
-        for name, ranks, size, time in link.table
+        (name, rank_count, size_bytes, least[name, rank_count] + (time - least[name, rank_count]) * factor)
+        for name, rank_count, size_bytes, time in link.table
     )
     beta = link.beta_s_per_byte * factor
     return replace(link, beta_s_per_byte=beta, table=table, rate_bits_per_s=rate_bits_per_s, source=source)

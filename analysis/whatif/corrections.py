@@ -116,8 +116,8 @@ def as_mean_process(graph: Graph, step_times_s: Sequence[float]) -> Graph:
         f"computation was made {percent_change(middle)} longer, for the mean of {len(step_times_s)} "
         "processes of the cell"
     )
-    moved = _scaled(graph, middle)
-    return replace(moved, header=replace(moved.header, caveats=(*moved.header.caveats, caveat)))
+    scaled_graph = _scaled(graph, middle)
+    return replace(scaled_graph, header=replace(scaled_graph.header, caveats=(*scaled_graph.header.caveats, caveat)))
 
 
 def _scaled(graph: Graph, ratio: float) -> Graph:

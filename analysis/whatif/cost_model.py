@@ -304,14 +304,16 @@ def choose(regression: HeldOutError | None, roofline: HeldOutError | None) -> tu
             ("median", regression.median, roofline.median),
             ("share of time", regression.of_time, roofline.of_time),
         )
-        worse = [
+        worse_texts = [
             f"{name} {percentage(own_error)} against {percentage(other_error)}"
             for name, own_error, other_error in pairs
             if own_error > other_error
         ]
-        chosen_predictor = Predictor.ROOFLINE if worse else Predictor.REGRESSION
+        chosen_predictor = Predictor.ROOFLINE if worse_texts else Predictor.REGRESSION
         reason = (
-            f"the regression is worse than the roofline: {', '.join(worse)}" if worse else "better than the roofline"
+            f"the regression is worse than the roofline: {', '.join(worse_texts)}"
+            if worse_texts
+            else "better than the roofline"
         )
     used_error = regression if chosen_predictor is Predictor.REGRESSION and regression else roofline
     if is_useless(used_error):
@@ -449,22 +451,25 @@ def fold_of(samples: Iterable[OperationSample]) -> dict[tuple[object, ...], int]
 
 def _learn(samples: Sequence[OperationSample], devices: Sequence[DevicePeaks], regressor: Regressor | None) -> _Learned:
     """Learn the rooflines of a kind, and with a regressor the trees."""
-    by_device: dict[int | None, list[tuple[float, float]]] = defaultdict(list)
+    points_by_device: dict[int | None, list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:
         point = (_ideal_s(sample, devices) or 0.0, sample.time_s)
-        by_device[sample.device].append(point)
+        points_by_device[sample.device].append(point)
         if devices[sample.device].source == MEASURED:
-            by_device[None].append(point)
-    rooflines = {device: fit(points) for device, points in by_device.items()}
+            points_by_device[None].append(point)
+    rooflines = {device: fit(points) for device, points in points_by_device.items()}
     plain_learned = _Learned(rooflines, None)
     if regressor is None:
         return plain_learned
     rows, targets = [], []
     for sample in samples:
-        row, usual_s = row_of(sample, devices[sample.device], sample.device), plain_learned.roofline_s(sample, devices)
-        if row and usual_s:
+        row, roofline_s = (
+            row_of(sample, devices[sample.device], sample.device),
+            plain_learned.roofline_s(sample, devices),
+        )
+        if row and roofline_s:
             rows.append(row)
-            targets.append(math.log(sample.time_s / usual_s))
+            targets.append(math.log(sample.time_s / roofline_s))
     return _Learned(rooflines, regressor.learn(rows, targets))
 
 
@@ -473,16 +478,16 @@ def _errors(
 ) -> KindErrors:
     """Hold out each work once, and return the errors of the predictions from the others."""
     folds = fold_of(samples)
-    regression: list[OperationPrediction] = []
-    roofline: list[OperationPrediction] = []
+    regression_predictions: list[OperationPrediction] = []
+    roofline_predictions: list[OperationPrediction] = []
     if len(folds) >= LEAST_WORKS:
         for fold in range(FOLDS):
             learned = _learn([sample for sample in samples if folds[sample.work] != fold], devices, regressor)
             for sample in samples:
                 if folds[sample.work] == fold:
-                    _add(sample, learned, devices, (regression, roofline))
-    regression_error, usual = held_out_error(regression), held_out_error(roofline)
-    used_predictor, reason = choose(regression_error, usual)
+                    _add(sample, learned, devices, (regression_predictions, roofline_predictions))
+    regression_error, roofline_error = held_out_error(regression_predictions), held_out_error(roofline_predictions)
+    used_predictor, reason = choose(regression_error, roofline_error)
     if len(folds) < LEAST_WORKS:
         reason = f"distinct operations: {len(folds)}, and at least {LEAST_WORKS} are needed"
     plain_predictions = [
@@ -495,7 +500,7 @@ def _errors(
         samples=len(samples),
         time_s=sum(sample.time_s * sample.count for sample in samples),
         regression=regression_error,
-        roofline=usual,
+        roofline=roofline_error,
         plain_roofline=held_out_error(plain_predictions),
         new_device=_new_device_error(samples, devices),
         used=used_predictor,
@@ -510,15 +515,15 @@ def _add(
     predictions: tuple[list[OperationPrediction], list[OperationPrediction]],
 ) -> None:
     """Add the predictions of a sample that was held out to those of the regression and of the roofline."""
-    usual_s = learned.roofline_s(sample, devices)
-    if usual_s is None:
+    roofline_s = learned.roofline_s(sample, devices)
+    if roofline_s is None:
         return  # all operations of its device were held out: nothing is known of it
-    regression, roofline = predictions
-    roofline.append(OperationPrediction(usual_s, sample.time_s, sample.count))
+    regression_predictions, roofline_predictions = predictions
+    roofline_predictions.append(OperationPrediction(roofline_s, sample.time_s, sample.count))
     row = row_of(sample, devices[sample.device], sample.device)
     if learned.trees is not None and row:
-        time_s = usual_s * factor(learned.trees, LEARNING_RATE, row)
-        regression.append(OperationPrediction(time_s, sample.time_s, sample.count))
+        time_s = roofline_s * factor(learned.trees, LEARNING_RATE, row)
+        regression_predictions.append(OperationPrediction(time_s, sample.time_s, sample.count))
 
 
 def _new_device_error(samples: Sequence[OperationSample], devices: Sequence[DevicePeaks]) -> HeldOutError | None:
@@ -526,15 +531,15 @@ def _new_device_error(samples: Sequence[OperationSample], devices: Sequence[Devi
 
     None if there is only one such device. Operations of the same work are not in both parts.
     """
-    measured = [sample for sample in samples if devices[sample.device].source == MEASURED]
-    folds, predictions = fold_of(measured), []
-    for device in sorted({sample.device for sample in measured}):
+    measured_samples = [sample for sample in samples if devices[sample.device].source == MEASURED]
+    folds, predictions = fold_of(measured_samples), []
+    for device in sorted({sample.device for sample in measured_samples}):
         for fold in range(FOLDS):
-            training = [sample for sample in measured if sample.device != device and folds[sample.work] != fold]
+            training = [sample for sample in measured_samples if sample.device != device and folds[sample.work] != fold]
             if not training:
                 continue
             fitted = fit([(_ideal_s(sample, devices) or 0.0, sample.time_s) for sample in training])
-            for sample in measured:
+            for sample in measured_samples:
                 if sample.device == device and folds[sample.work] == fold:
                     predictions.append(
                         OperationPrediction(

@@ -131,19 +131,19 @@ def has_work(node: Node) -> bool:
 def samples_of(graph: Graph, device: int) -> GraphSamples:
     """Return the samples of a graph that was traced on the device with this number."""
     computing = [node for node in graph.nodes if is_operation(node) and node.duration_ns > 0]
-    equal: dict[tuple[object, ...], list[Node]] = defaultdict(list)
+    nodes_by_work: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for node in computing:
         if has_work(node):
             key = (kind_of(node.name), node.flops, node.bytes, node.dtype, node.shape, node.cores)
-            equal[key].append(node)
+            nodes_by_work[key].append(node)
     backend = graph.header.backend
-    unknown = [node for node in computing if not has_work(node)]
+    unknown_nodes = [node for node in computing if not has_work(node)]
     return GraphSamples(
-        samples=tuple(_sample(backend, device, nodes) for nodes in equal.values()),
+        samples=tuple(_sample(backend, device, nodes) for nodes in nodes_by_work.values()),
         operations=len(computing),
-        without_work=len(unknown),
+        without_work=len(unknown_nodes),
         time_s=sum(node.duration_ns for node in computing) * NS,
-        time_without_work_s=sum(node.duration_ns for node in unknown) * NS,
+        time_without_work_s=sum(node.duration_ns for node in unknown_nodes) * NS,
     )
 
 
@@ -173,18 +173,18 @@ def observed_peaks(header: Header, samples: Sequence[OperationSample]) -> Device
 
     Large are those of the upper half of the work: times of the others are too short for the clock of a profiler.
     """
-    cores = cores_of(header)
+    core_count = cores_of(header)
     computing: dict[str, list[tuple[float, float]]] = defaultdict(list)
     moving: list[tuple[float, float]] = []
     for sample in samples:
-        scale = 1 / _share_of_cores(sample.cores, cores)
+        scale = 1 / _share_of_cores(sample.cores, core_count)
         if sample.flops:
             computing[precision_of(sample.dtype) or "float32"].append((sample.flops, scale / sample.time_s))
         if sample.bytes and sample.kind in MOVING:
             moving.append((sample.bytes, scale / sample.time_s))
     flop_per_s = {name: _best_rate(points) for name, points in sorted(computing.items())}
     byte_per_s = _best_rate(moving) if moving else None
-    return DevicePeaks(header.backend, product_of(header), cores, flop_per_s, byte_per_s, OBSERVED)
+    return DevicePeaks(header.backend, product_of(header), core_count, flop_per_s, byte_per_s, OBSERVED)
 
 
 def _best_rate(points: Sequence[tuple[float, float]]) -> float:
@@ -199,8 +199,8 @@ def ideal_of(operation: OperationSample | Node, peaks: DevicePeaks) -> float | N
     return ideal / _share_of_cores(operation.cores, peaks.cores) if ideal else None
 
 
-def _share_of_cores(used_cores: float, cores: int | None) -> float:
-    return min(1.0, used_cores / cores) if used_cores and cores else 1.0
+def _share_of_cores(used_cores: float, core_count: int | None) -> float:
+    return min(1.0, used_cores / core_count) if used_cores and core_count else 1.0
 
 
 def row_of(operation: OperationSample | Node, peaks: DevicePeaks, device: int) -> list[float] | None:
@@ -208,13 +208,13 @@ def row_of(operation: OperationSample | Node, peaks: DevicePeaks, device: int) -
     ideal = ideal_of(operation, peaks)
     if ideal is None:
         return None
-    flops, moved = operation.flops, operation.bytes
+    flops, moved_bytes = operation.flops, operation.bytes
     precision = precision_of(operation.dtype)
     sides = [side for side in operation.shape or () if side > 0]
     return [
         _log(flops),
-        _log(moved),
-        math.log2(flops / moved) if flops and moved else UNKNOWN,
+        _log(moved_bytes),
+        math.log2(flops / moved_bytes) if flops and moved_bytes else UNKNOWN,
         math.log2(ideal / NS),
         float(ELEMENT_BYTES.get(precision, UNKNOWN)) if precision else UNKNOWN,
         _log(min(sides, default=0)),
@@ -361,17 +361,21 @@ def device_peaks(peaks: Peaks, backend: str, device: str, cores: int | None) -> 
 
     With cores None, or on an accelerator, it is the device as a whole.
     """
-    measured = MachinePeaks(products(peaks), slopes(peaks))
-    places = [roof.place for roof in measured.roofs if roof.place.device == device]
-    threads = cores if device == "cpu" and cores else max((place.threads for place in places), default=0)
-    place_by_precision = {place.precision: place for place in places if device != "cpu" or place.threads == threads}
-    rates = {
-        name: roof.best_flop_per_s for name, place in place_by_precision.items() if (roof := measured.product(place))
+    machine_peaks = MachinePeaks(products(peaks), slopes(peaks))
+    places = [roof.place for roof in machine_peaks.roofs if roof.place.device == device]
+    thread_count = cores if device == "cpu" and cores else max((place.threads for place in places), default=0)
+    place_by_precision = {
+        place.precision: place for place in places if device != "cpu" or place.threads == thread_count
     }
-    slope = measured.slope(ComputePlace(device, "float32", threads))
+    rates = {
+        name: roof.best_flop_per_s
+        for name, place in place_by_precision.items()
+        if (roof := machine_peaks.product(place))
+    }
+    slope = machine_peaks.slope(ComputePlace(device, "float32", thread_count))
     if not rates and slope is None:
         return None
     product = peaks.machine.cpu_model if device == "cpu" else peaks.devices.get(device, device)
     return DevicePeaks(
-        backend, product, threads if device == "cpu" else None, rates, slope.best_byte_per_s if slope else None
+        backend, product, thread_count if device == "cpu" else None, rates, slope.best_byte_per_s if slope else None
     )

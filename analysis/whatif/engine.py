@@ -159,9 +159,9 @@ def _without_sharing(program: Program, picks: Sequence[Pick]) -> list[StepTimes]
                 continue
             nodes = members[task - count]
             for node in nodes:
-                free = max((ends[other] for other in before[node]), default=0.0)
+                free_at = max((ends[other] for other in before[node]), default=0.0)
                 ready[node] = gaps[node] + max(
-                    free, max((last_ends[other] for other in before_last[node]), default=0.0)
+                    free_at, max((last_ends[other] for other in before_last[node]), default=0.0)
                 )
             begin = max(ready[node] for node in nodes)
             for node in nodes:
@@ -379,11 +379,11 @@ class Simulation:
         """Follow known ends to all that they release."""
         stack, ends, unmet, latest = self._stack, self.ends, self._unmet, self._latest
         after, queues = self._program.after, self._queues
-        nodes, task_count = self._nodes, len(ends)
+        node_count, task_count = self._nodes, len(ends)
         while stack:
             instance, end = stack.pop()
             ends[instance] = end
-            node = instance % nodes
+            node = instance % node_count
             base = instance - node
             for offset in after[node]:
                 other = base + offset
@@ -415,13 +415,13 @@ class Simulation:
 
     def _serve(self, queue: Queue, now: float) -> None:
         """Start what a lane that runs several nodes at a time can start now."""
-        nodes = self._nodes
+        node_count = self._nodes
         while queue.free and queue.waiting and queue.waiting[-1] in queue.released:
             instance = queue.waiting.pop()
             queue.released.remove(instance)
             queue.free -= 1
             begin = now + self._gaps[instance]
-            if self._program.collective_of[instance % nodes] >= 0:
+            if self._program.collective_of[instance % node_count] >= 0:
                 self._join(instance, begin)
             else:
                 self.ready[instance] = self.starts[instance] = begin

@@ -188,7 +188,7 @@ def checked(graph: Graph) -> Graph:
 def _check_order(graph: Graph) -> None:
     """Raise `GraphError` if dependencies and the order within lanes form a cycle."""
     following: list[list[int]] = [[] for _ in graph.nodes]
-    waiting = [0] * len(graph.nodes)
+    waiting_counts = [0] * len(graph.nodes)
     last_on_lane: dict[tuple[int, str], int] = {}
     for node in graph.nodes:
         predecessors = set(node.depends)
@@ -196,19 +196,19 @@ def _check_order(graph: Graph) -> None:
         if lane in last_on_lane and node.lane not in graph.header.parallel_lanes:
             predecessors.add(last_on_lane[lane])
         last_on_lane[lane] = node.number
-        waiting[node.number] = len(predecessors)
+        waiting_counts[node.number] = len(predecessors)
         for other in predecessors:
             following[other].append(node.number)
-    ready = [number for number, count in enumerate(waiting) if not count]
+    ready = [number for number, count in enumerate(waiting_counts) if not count]
     done_count = 0
     while ready:
         done_count += 1
         for number in following[ready.pop()]:
-            waiting[number] -= 1
-            if not waiting[number]:
+            waiting_counts[number] -= 1
+            if not waiting_counts[number]:
                 ready.append(number)
     if done_count < len(graph.nodes):
-        node = next(node for node in graph.nodes if waiting[node.number])
+        node = next(node for node in graph.nodes if waiting_counts[node.number])
         raise GraphError(
             f"{graph.header.source}: node {node.number} ({node.name!r}, rank {node.rank}, {node.lane}) is in a cycle:"
             " it depends on nodes that wait for it"

@@ -68,22 +68,22 @@ class Program:
         count, collective_of = len(self.before), self.collective_of
         task_of = [node if one_of < 0 else count + one_of for node, one_of in enumerate(collective_of)]
         following: list[list[int]] = [[] for _ in range(count + len(self.members))]
-        waiting = [0] * len(following)
+        waiting_counts = [0] * len(following)
         for node, predecessors in enumerate(self.before):
             for other in predecessors:
                 following[task_of[other]].append(task_of[node])
-                waiting[task_of[node]] += 1
+                waiting_counts[task_of[node]] += 1
         tasks = set(task_of)
-        ready = [task for task in sorted(tasks, reverse=True) if not waiting[task]]
+        ready = [task for task in sorted(tasks, reverse=True) if not waiting_counts[task]]
         ordered = []
         while ready:
             ordered.append(task := ready.pop())
             for other in following[task]:
-                waiting[other] -= 1
-                if not waiting[other]:
+                waiting_counts[other] -= 1
+                if not waiting_counts[other]:
                     ready.append(other)
         if len(ordered) < len(tasks):
-            blocked = min(task for task in tasks if waiting[task])
+            blocked = min(task for task in tasks if waiting_counts[task])
             raise blocked_error(self, blocked if blocked < count else self.members[blocked - count][0])
         return ordered
 
@@ -91,10 +91,10 @@ class Program:
 def blocked_error(program: Program, number: int) -> GraphError:
     """Return the error for a node that can never start."""
     node = program.graph.nodes[number]
-    cause = " ranks that start collectives of one lane in different orders, or" if node.collective else ""
+    cause_text = " ranks that start collectives of one lane in different orders, or" if node.collective else ""
     return GraphError(
         f"{program.graph.header.source}: node {number} ({node.name!r}, rank {node.rank}, {node.lane}) can never start:"
-        f"{cause} a cycle of dependencies"
+        f"{cause_text} a cycle of dependencies"
     )
 
 
@@ -153,15 +153,15 @@ def _collectives(graph: Graph) -> tuple[list[int], list[tuple[int, ...]]]:
         collective_of[node.number] = index
     for (group, ordinal), index in numbers.items():
         nodes = [graph.nodes[number] for number in members[index]]
-        present = [node.rank for node in nodes]
+        present_ranks = [node.rank for node in nodes]
         ranks = {rank for node in nodes if node.collective for rank in node.collective.ranks}
-        if missing := ranks - set(present) - set(graph.header.missing_ranks):
+        if missing_ranks := ranks - set(present_ranks) - set(graph.header.missing_ranks):
             raise GraphError(
                 f"{graph.header.source}: collective {ordinal} of group {group!r} ({nodes[0].name!r}) has no node of"
-                f" rank {min(missing)}; its trace has fewer collectives than that of rank {present[0]}"
+                f" rank {min(missing_ranks)}; its trace has fewer collectives than that of rank {present_ranks[0]}"
             )
-        if len(set(present)) < len(present):
-            rank = next(rank for rank in present if present.count(rank) > 1)
+        if len(set(present_ranks)) < len(present_ranks):
+            rank = next(rank for rank in present_ranks if present_ranks.count(rank) > 1)
             raise GraphError(
                 f"{graph.header.source}: collective {ordinal} of group {group!r} has two nodes of rank {rank}"
             )
@@ -189,8 +189,8 @@ def needs_cores(node: Node) -> bool:
 
 def _hosts(graph: Graph) -> list[int]:
     """Return the machine of each node that needs cores, where all lanes together may need more than there are."""
-    cores = graph.header.cores
-    if not cores:
+    core_count = graph.header.cores
+    if not core_count:
         return [-1] * len(graph.nodes)
     most: dict[tuple[int, int, str], float] = defaultdict(float)
     for node in graph.nodes:
@@ -201,7 +201,7 @@ def _hosts(graph: Graph) -> list[int]:
     demand_by_host: dict[int, float] = defaultdict(float)
     for (host, _, _), demand in most.items():
         demand_by_host[host] += demand
-    short = {host for host, demand in demand_by_host.items() if demand > cores}
+    short = {host for host, demand in demand_by_host.items() if demand > core_count}
     hosts = [host_of(graph.header, node.rank) for node in graph.nodes]
     return [host if host in short and needs_cores(node) else -1 for host, node in zip(hosts, graph.nodes, strict=True)]
 

@@ -199,22 +199,24 @@ def critical_path(program: Program, schedule: Schedule, pick: Pick) -> tuple[Pat
     durations = durations_of(program, pick)
     begin_ns = schedule.begin_ns
     step, node = len(schedule.steps) - 1, max(range(len(durations)), key=schedule.ends_ns.__getitem__)
-    parts: list[PathPart] = []
+    path_parts: list[PathPart] = []
     while step >= 0:
         times = schedule.steps[step]
         start, end = times.starts_ns[node], times.ends_ns[node]
-        waiting = _last_ready(program, times.ready_ns, node)
-        previous = _binding(program, schedule, step, waiting)
-        free = begin_ns if previous is None else schedule.steps[previous[0]].ends_ns[previous[1]]
-        shared = max(0.0, end - start - durations[node])
-        gap = max(0.0, start - max(free, begin_ns)) if start > begin_ns else 0.0
+        waiting_node = _last_ready(program, times.ready_ns, node)
+        previous_node = _binding(program, schedule, step, waiting_node)
+        free_ns = begin_ns if previous_node is None else schedule.steps[previous_node[0]].ends_ns[previous_node[1]]
+        shared_ns = max(0.0, end - start - durations[node])
+        gap = max(0.0, start - max(free_ns, begin_ns)) if start > begin_ns else 0.0
         if end > begin_ns and (end > start or gap):
             share_inside = (end - max(start, begin_ns)) / (end - start) if end > start else 1.0
-            parts.append(PathPart(program.graph.nodes[node], max(start, begin_ns), end, gap, shared * share_inside))
-        if previous is None or free <= begin_ns:
+            path_parts.append(
+                PathPart(program.graph.nodes[node], max(start, begin_ns), end, gap, shared_ns * share_inside)
+            )
+        if previous_node is None or free_ns <= begin_ns:
             break
-        step, node = previous
-    return tuple(reversed(parts))
+        step, node = previous_node
+    return tuple(reversed(path_parts))
 
 
 def _last_ready(program: Program, ready: Sequence[float], node: int) -> int:
@@ -258,7 +260,7 @@ def exposed_communication_ns(graph: Graph, schedule: Schedule) -> list[float]:
     On a GPU the host's work does not hide communication, only the device's does.
     """
     working = {NodeKind.COMPUTE, NodeKind.INPUT} | ({NodeKind.HOST} if graph.header.device == "cpu" else set())
-    busy: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    busy_by_rank: dict[int, list[tuple[float, float]]] = defaultdict(list)
     links: dict[int, list[tuple[float, float]]] = defaultdict(list)
     period, times = schedule.step_time_ns, schedule.steps[-1]
     for node in graph.nodes:
@@ -267,8 +269,8 @@ def exposed_communication_ns(graph: Graph, schedule: Schedule) -> list[float]:
             links[node.rank].append((start, end))
         elif node.kind in working:
             # The same work of the step before and of the next one overlaps with this step's communication too.
-            busy[node.rank] += [(start + shift, end + shift) for shift in (-period, 0.0, period)]
-    return [_only(links[rank], busy[rank]) for rank in range(graph.header.world_size)]
+            busy_by_rank[node.rank] += [(start + shift, end + shift) for shift in (-period, 0.0, period)]
+    return [_only(links[rank], busy_by_rank[rank]) for rank in range(graph.header.world_size)]
 
 
 def _only(spans: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> float:
@@ -287,10 +289,10 @@ def _only(spans: Sequence[tuple[float, float]], others: Sequence[tuple[float, fl
 def _shares(path: Sequence[PathPart], schedule: Schedule, name: Callable[[Node], str]) -> tuple[Share, ...]:
     """Return the shares of the critical path by a name of its nodes, largest first."""
     times_ns: dict[str, float] = defaultdict(float)
-    for part in path:
-        times_ns[name(part.node)] += part.end_ns - part.start_ns - part.shared_ns
-        times_ns[SHARING] += part.shared_ns
-        times_ns[GAP] += part.gap_ns
+    for path_part in path:
+        times_ns[name(path_part.node)] += path_part.end_ns - path_part.start_ns - path_part.shared_ns
+        times_ns[SHARING] += path_part.shared_ns
+        times_ns[GAP] += path_part.gap_ns
     whole_ns = schedule.step_time_ns or 1.0
     shares = [Share(str(key), value / 1e9, value / whole_ns) for key, value in times_ns.items() if value > 0]
     return tuple(sorted(shares, key=lambda share: (-share.time_s, share.name)))
@@ -363,12 +365,12 @@ def _work(program: Program, step: int) -> dict[int, float]:
                 changes += [(interval[0], 1, number), (interval[1], -1, number)]
         # At one time ends come first, except those of a node that begins then.
         changes.sort(key=lambda change: (change[0], change[1], change[2]))
-        now = served = demand = 0.0
+        time_before = served = demand = 0.0
         begun: dict[int, float] = {}
         ended_nodes: set[int] = set()
         for time, sign, number in changes:
-            served += (time - now) * (1.0 if demand <= cores else cores / demand)
-            now = time
+            served += (time - time_before) * (1.0 if demand <= cores else cores / demand)
+            time_before = time
             if sign < 0 and number not in begun:  # a duration of 0
                 ended_nodes.add(number)
                 work_by_node[number] = 0.0
@@ -385,20 +387,20 @@ def _transfers(program: Program, step: int) -> dict[int, float]:
     intervals: dict[int, Interval] = {}
     totals: dict[int, float] = {}
     for transfer, members in enumerate(program.members):
-        measured = [interval for number in members if (interval := _measured(program, number, step))]
-        if len(measured) == len(members):
-            begin, end = min(measured, key=lambda interval: interval[1] - interval[0])
+        measured_intervals = [interval for number in members if (interval := _measured(program, number, step))]
+        if len(measured_intervals) == len(members):
+            begin, end = min(measured_intervals, key=lambda interval: interval[1] - interval[0])
             totals[transfer] = min(program.latencies_ns[transfer], end - begin)
             intervals[transfer] = begin + totals[transfer], end
     times = sorted({time for interval in intervals.values() for time in interval})
     order = sorted(intervals, key=lambda transfer: intervals[transfer][0], reverse=True)
-    running: list[int] = []
+    running_transfers: list[int] = []
     for begin, end in pairwise(times):
         while order and intervals[order[-1]][0] <= begin:
-            running.append(order.pop())
-        running = [transfer for transfer in running if intervals[transfer][1] > begin]
-        sharing = Counter(rank for transfer in running for rank in _ranks(program, program.members[transfer]))
-        for transfer in running:
+            running_transfers.append(order.pop())
+        running_transfers = [transfer for transfer in running_transfers if intervals[transfer][1] > begin]
+        sharing = Counter(rank for transfer in running_transfers for rank in _ranks(program, program.members[transfer]))
+        for transfer in running_transfers:
             totals[transfer] += (end - begin) / max(
                 sharing[rank] for rank in _ranks(program, program.members[transfer])
             )

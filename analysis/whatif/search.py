@@ -105,23 +105,23 @@ def parse(text: str) -> Families:
     operations are fused, too).
     """
     chosen_names: set[str] = set()
-    excluded: set[str] = set()
-    from_fusion = False
+    excluded_names: set[str] = set()
+    is_from_fusion = False
     for part in text.split(","):
         name = part.strip()
         if name == FROM_FUSION:
-            from_fusion = True
+            is_from_fusion = True
             continue
-        (excluded if name.startswith("^") else chosen_names).update(_families(name.removeprefix("^")))
-    names = tuple(name for name in FAMILIES if name in ((chosen_names or set(FAMILIES)) - excluded))
+        (excluded_names if name.startswith("^") else chosen_names).update(_families(name.removeprefix("^")))
+    names = tuple(name for name in FAMILIES if name in ((chosen_names or set(FAMILIES)) - excluded_names))
     if not names:
         raise WhatIfError(f"--search: must leave a family, got {text!r}")
-    if from_fusion and not {FUSION, TENSOR_FUSION.name} <= set(names):
+    if is_from_fusion and not {FUSION, TENSOR_FUSION.name} <= set(names):
         raise WhatIfError(
             f"--search: {FROM_FUSION} derives buckets from fused blocks; search {FUSION} and "
             f"{TENSOR_FUSION.name} too, got {text!r}"
         )
-    return Families(names, from_fusion)
+    return Families(names, is_from_fusion)
 
 
 def _families(name: str) -> Sequence[str]:
@@ -184,8 +184,8 @@ def _searched(graph: Graph, name: str, families: Families, inputs: SearchInputs,
 def _blocks(graph: Graph, applied: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the layers of the blocks that have been fused."""
     choices = [registry.read(text) for text in applied]
-    parts = [part for choice in choices if choice.what_if is OP_FUSION for part in choice.value]
-    return [layers for layers, _ in layers_in(graph, OP_FUSION.name, parts)]
+    layer_ratios = [layer_ratio for choice in choices if choice.what_if is OP_FUSION for layer_ratio in choice.value]
+    return [layers for layers, _ in layers_in(graph, OP_FUSION.name, layer_ratios)]
 
 
 def _together(strategy: Strategy, settings_before: Mapping[str, Scalar]) -> Strategy:
@@ -247,7 +247,7 @@ class WorkerMemory:
     peak_bytes: int
     retained_bytes: Mapping[str, int]
 
-    def predicted_bytes(self, segments: Sequence[Sequence[str]] | None = None, parts: int = 1) -> int:
+    def predicted_bytes(self, segments: Sequence[Sequence[str]] | None = None, part_count: int = 1) -> int:
         """Return the predicted peak with recomputed segments of layers, and the batch in parts."""
         retained = sum(self.retained_bytes.values())
         fixed = max(0, self.peak_bytes - retained)
@@ -255,23 +255,27 @@ class WorkerMemory:
             recomputed_layers = {layer for segment in segments for layer in segment}
             outside_bytes = sum(size for layer, size in self.retained_bytes.items() if layer not in recomputed_layers)
             inputs = sum(self.retained_bytes.get(segment[0], 0) for segment in segments)
-            largest = max(sum(self.retained_bytes.get(layer, 0) for layer in segment[1:]) for segment in segments)
-            retained = outside_bytes + inputs + largest
-        return fixed + retained // parts
+            largest_bytes = max(sum(self.retained_bytes.get(layer, 0) for layer in segment[1:]) for segment in segments)
+            retained = outside_bytes + inputs + largest_bytes
+        return fixed + retained // part_count
 
 
-def search_memory(graph: Graph, use: WorkerMemory, budget_bytes: int, *, before: Sequence[str] = ()) -> Trajectory:
+def search_memory(
+    graph: Graph, worker_memory: WorkerMemory, budget_bytes: int, *, before: Sequence[str] = ()
+) -> Trajectory:
     """Return the fastest settings whose predicted peak is within the budget, or why there are none.
 
     Recomputation and gradient accumulation are searched only if the measured peak exceeds the budget.
     """
     graph = exclusive(graph)
     baseline = replay(graph)
-    if use.peak_bytes <= budget_bytes:
-        return skipped(MEMORY, baseline, f"the peak of {use.peak_bytes} bytes is within the budget of {budget_bytes}")
+    if worker_memory.peak_bytes <= budget_bytes:
+        return skipped(
+            MEMORY, baseline, f"the peak of {worker_memory.peak_bytes} bytes is within the budget of {budget_bytes}"
+        )
     trials = TrialCollector(graph, tuple(before))
-    least = use.peak_bytes
-    for texts, peak_bytes in _candidates(graph, use):
+    least = worker_memory.peak_bytes
+    for texts, peak_bytes in _candidates(graph, worker_memory):
         least = min(least, peak_bytes)
         if peak_bytes <= budget_bytes:
             try:
@@ -294,20 +298,22 @@ def search_memory(graph: Graph, use: WorkerMemory, budget_bytes: int, *, before:
     )
 
 
-def _candidates(graph: Graph, use: WorkerMemory) -> Iterator[tuple[tuple[str, ...], int]]:
+def _candidates(graph: Graph, worker_memory: WorkerMemory) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield what-ifs and the peak that is predicted with them."""
     segments = segments_of(graph, (ALL,))
-    accumulated = [(f"gradient_accumulation={parts}", parts) for parts in PARTS if _divides(graph, parts)]
-    yield ("recomputation=all",), use.predicted_bytes(segments)
-    for text, parts in accumulated:
-        yield (text,), use.predicted_bytes(parts=parts)
-    for text, parts in accumulated:
-        yield ("recomputation=all", text), use.predicted_bytes(segments, parts)
+    accumulated = [
+        (f"gradient_accumulation={part_count}", part_count) for part_count in PARTS if _divides(graph, part_count)
+    ]
+    yield ("recomputation=all",), worker_memory.predicted_bytes(segments)
+    for text, part_count in accumulated:
+        yield (text,), worker_memory.predicted_bytes(part_count=part_count)
+    for text, part_count in accumulated:
+        yield ("recomputation=all", text), worker_memory.predicted_bytes(segments, part_count)
 
 
-def _divides(graph: Graph, parts: int) -> bool:
+def _divides(graph: Graph, part_count: int) -> bool:
     batch = graph.header.settings.get("batch_size")
-    return not isinstance(batch, int) or batch % (parts * graph.header.world_size) == 0
+    return not isinstance(batch, int) or batch % (part_count * graph.header.world_size) == 0
 
 
 def search_fusion(
@@ -423,8 +429,8 @@ class _Search:
         ends = [0]
         for size in sizes:
             ends.append(ends[-1] + size)
-        ranks, operation = (len(collective.ranks), collective.operation) if collective else (2, "all_reduce")
-        return lambda begin, end: factor * time_s(link, operation, ranks, ends[end] - ends[begin])
+        rank_count, operation = (len(collective.ranks), collective.operation) if collective else (2, "all_reduce")
+        return lambda begin, end: factor * time_s(link, operation, rank_count, ends[end] - ends[begin])
 
 
 def _packs(sizes: Sequence[int], most: int) -> list[tuple[int, Partition]]:
@@ -507,9 +513,9 @@ def neighbours(partition: Partition) -> list[Partition]:
     """Return partitions that differ by a moved boundary, a merged pair of buckets or a bucket cut in the middle."""
     changed_partitions: list[Partition] = []
     for index, (left, right) in enumerate(pairwise(partition)):
-        for moved in (-1, 1):
-            if left + moved > 0 and right - moved > 0:
-                changed_partitions.append((*partition[:index], left + moved, right - moved, *partition[index + 2 :]))
+        for shift in (-1, 1):
+            if left + shift > 0 and right - shift > 0:
+                changed_partitions.append((*partition[:index], left + shift, right - shift, *partition[index + 2 :]))
         changed_partitions.append((*partition[:index], left + right, *partition[index + 2 :]))
     for index, size in enumerate(partition):
         if size > 1:

@@ -128,9 +128,9 @@ class TrialCollector:
         best = [trial.what_ifs for trial in ranked if _is_faster(trial, screened_s)][:BEST]
         improved = [trial.what_ifs for _, trial in trajectory.better][-MOST_STRATEGIES:]
         strategies = [strategy_of(self.graph, texts, self.before) for texts in dict.fromkeys((*best, *improved))]
-        faster = [strategy for strategy in strategies if _is_faster(strategy, baseline.step_time_s)]
+        faster_strategies = [strategy for strategy in strategies if _is_faster(strategy, baseline.step_time_s)]
         counts = {(*self.before, *texts): count for texts, count in (collectives or {}).items()}
-        return replace(trajectory, strategies=tuple(_best_first(faster, counts)))
+        return replace(trajectory, strategies=tuple(_best_first(faster_strategies, counts)))
 
 
 def _is_faster(candidate: ReplayedTrial | Strategy, than_s: float) -> bool:

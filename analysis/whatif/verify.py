@@ -156,8 +156,8 @@ def judge_again(
     )
     if same_measured and not set(measurements) & set(predictions) - set(fitted):
         raise ValueError("verification: every setting was used for the recalibration; measure again or leave some out")
-    second = _round(predictions, measurements, first_verification.limits, fitted if same_measured else ())
-    return Verification((*first_verification.rounds, second), recalibration, first_verification.limits)
+    second_round = _round(predictions, measurements, first_verification.limits, fitted if same_measured else ())
+    return Verification((*first_verification.rounds, second_round), recalibration, first_verification.limits)
 
 
 def geometric_of(measurement: Measurement) -> Estimate | None:
@@ -286,28 +286,30 @@ def _regret(chosen_measurement: Measurement, best: Measurement) -> Estimate:
     return Estimate(ratio, None, None, 0)
 
 
-def loss_agrees(base: Sequence[float], changed: Sequence[float], limits: ErrorLimits | None = None) -> bool | None:
+def loss_agrees(
+    base: Sequence[float], changed_losses: Sequence[float], limits: ErrorLimits | None = None
+) -> bool | None:
     """Return whether the final losses of a setting are those of the baseline, within the limit; None if unknown.
 
     The limit is relative to the baseline's median, and at least the spread of the baseline's own processes.
     """
-    if not base or not changed:
+    if not base or not changed_losses:
         return None
-    if not all(math.isfinite(loss) for loss in (*base, *changed)):
+    if not all(math.isfinite(loss) for loss in (*base, *changed_losses)):
         return False
     middle = median(base)
-    allowed = max((limits or ErrorLimits()).loss * abs(middle), max(base) - min(base))
-    return abs(median(changed) - middle) <= allowed
+    allowed_difference = max((limits or ErrorLimits()).loss * abs(middle), max(base) - min(base))
+    return abs(median(changed_losses) - middle) <= allowed_difference
 
 
-def _noise(first: SettingCheck, second: SettingCheck) -> float:
+def _noise(first_row: SettingCheck, second_row: SettingCheck) -> float:
     """Return the relative difference of two measurements that their noise may cause."""
-    halves = [row.measured.half_width or 0.0 for row in (first, second)]
+    halves = [row.measured.half_width or 0.0 for row in (first_row, second_row)]
     return max(LEAST_DIFFERENCE, math.hypot(*halves))
 
 
-def _differ(first: SettingCheck, second: SettingCheck) -> bool:
-    return abs(math.log(first.measured.centre / second.measured.centre)) > _noise(first, second)
+def _differ(first_row: SettingCheck, second_row: SettingCheck) -> bool:
+    return abs(math.log(first_row.measured.centre / second_row.measured.centre)) > _noise(first_row, second_row)
 
 
 def _distinguishable(rows: Sequence[SettingCheck]) -> list[SettingCheck]:
@@ -332,11 +334,11 @@ def _spearman(rows: Sequence[SettingCheck]) -> float | None:
     """Return Spearman's rank correlation of predicted and measured times, ties with their mean rank."""
     if len(rows) < LEAST_RANKED:
         return None
-    first = _ranks([row.predicted.step_time_s for row in rows])
-    second = _ranks([row.measured.centre for row in rows])
+    predicted_ranks = _ranks([row.predicted.step_time_s for row in rows])
+    measured_ranks = _ranks([row.measured.centre for row in rows])
     middle = (len(rows) + 1) / 2
-    product = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
-    squares = math.prod(sum((rank - middle) ** 2 for rank in ranks) for ranks in (first, second))
+    product = sum((a - middle) * (b - middle) for a, b in zip(predicted_ranks, measured_ranks, strict=True))
+    squares = math.prod(sum((rank - middle) ** 2 for rank in ranks) for ranks in (predicted_ranks, measured_ranks))
     return product / math.sqrt(squares) if squares else None
 
 

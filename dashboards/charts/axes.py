@@ -98,8 +98,8 @@ def _linear_ticks(low: float, high: float) -> list[float]:
     rough = (high - low) / MOST_TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= rough * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    first_index, last_index = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(index * step, 12) for index in range(first_index, last_index + 1)]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

@@ -109,8 +109,8 @@ def in_brackets(values: Sequence[float], unit: Unit, prefix: str = "") -> str:
     """Return values in brackets without their unit; of many values, the smallest and the largest."""
     if len(values) < 2:
         return ""
-    listed, joint = (values, ", ") if len(values) <= MOST_LISTED else ([min(values), max(values)], " to ")
-    return f" ({prefix}{joint.join(number(value, unit.size) for value in listed)})"
+    listed_values, joint = (values, ", ") if len(values) <= MOST_LISTED else ([min(values), max(values)], " to ")
+    return f" ({prefix}{joint.join(number(value, unit.size) for value in listed_values)})"
 
 
 def interval_marks(

@@ -67,14 +67,14 @@ class WorkFigures:
 
 
 def statistic_lines(
-    columns: Sequence[Mapping[str, float]], hidden: Sequence[Mapping[str, Hidden]] = ()
+    columns: Sequence[Mapping[str, float]], hidden_by_column: Sequence[Mapping[str, Hidden]] = ()
 ) -> list[FigureRow]:
     """Return the rows of the statistics that some column has, or that are always shown; columns are by metric.
 
-    `hidden` has, for each column, what was measured but is not known because of noise.
+    `hidden_by_column` has, for each column, what was measured but is not known because of noise.
     """
     lines = {
-        statistic: _line(statistic, columns, hidden or [{}] * len(columns))
+        statistic: _line(statistic, columns, hidden_by_column or [{}] * len(columns))
         for statistic in STATISTICS
         if statistic.in_tables
     }
@@ -88,11 +88,11 @@ def explained(shown_blocks: Sequence[WorkFigures]) -> list[Statistic]:
 
 
 def _line(
-    statistic: Statistic, columns: Sequence[Mapping[str, float]], hidden: Sequence[Mapping[str, Hidden]]
+    statistic: Statistic, columns: Sequence[Mapping[str, float]], hidden_by_column: Sequence[Mapping[str, Hidden]]
 ) -> FigureRow:
     unit, size = statistic.scale
     values = []
-    for column, hidden_values in zip(columns, hidden, strict=True):
+    for column, hidden_values in zip(columns, hidden_by_column, strict=True):
         if (value := column.get(statistic.metric)) is not None:
             values.append(Value(number(value, size)))
         elif (noise := hidden_values.get(statistic.metric)) is not None:

@@ -59,16 +59,18 @@ class _Series:
 
     @property
     def ceiling(self) -> float | None:
-        ceilings = [value for report in self.analyses if (value := _ceiling(report)) is not None]
-        return max(ceilings, default=None)
+        known_ceilings = [value for report in self.analyses if (value := _ceiling(report)) is not None]
+        return max(known_ceilings, default=None)
 
     @property
     def values(self) -> list[float]:
         """Return every value that the vertical scale must include."""
-        measured = [end for ends in self.measured.values() for end in ends if end is not None]
+        known_ends = [end for ends in self.measured.values() for end in ends if end is not None]
         predicted = [point.samples_per_s for report in self.analyses for point in report.by_workers]
-        verified = [end for report in self.analyses for _, ends in _verified(report) for end in ends if end is not None]
-        return [*measured, *predicted, *verified, *([self.ceiling] if self.ceiling else [])]
+        verified_ends = [
+            end for report in self.analyses for _, ends in _verified(report) for end in ends if end is not None
+        ]
+        return [*known_ends, *predicted, *verified_ends, *([self.ceiling] if self.ceiling else [])]
 
     @property
     def counts(self) -> list[int]:
@@ -88,8 +90,11 @@ def pictures(rows: Sequence[Row], reports: Sequence[StallReport] = ()) -> Worker
         panels += [
             _panel(series, _details(series.settings, name), (_across(most), _up(top))) for series in series_group
         ]
-    unshown = len(panels) - MOST_PANELS
-    shown_panels, left_out = panels[:MOST_PANELS], f"{plural(unshown, 'more panel')} left out" if unshown > 0 else None
+    unshown_count = len(panels) - MOST_PANELS
+    shown_panels, left_out = (
+        panels[:MOST_PANELS],
+        f"{plural(unshown_count, 'more panel')} left out" if unshown_count > 0 else None,
+    )
     has_predictions = any(
         isinstance(mark, Segment) and mark.role == PREDICTED for series in shown_panels for mark in series.picture.marks
     )
@@ -99,20 +104,20 @@ def pictures(rows: Sequence[Row], reports: Sequence[StallReport] = ()) -> Worker
 def _groups(rows: Sequence[Row], reports: Sequence[StallReport]) -> list[list[_Series]]:
     """Return the series of each work, by backend; works and backends without anything to show are left out."""
     cells = [cell for row in rows for cell in row.cells.values() if _counted(cell)]
-    by_key: dict[tuple[str, str], tuple[Settings, dict[int, Ends], list[StallReport]]] = {}
+    series_by_key: dict[tuple[str, str], tuple[Settings, dict[int, Ends], list[StallReport]]] = {}
     for cell in cells:
-        series = by_key.setdefault(_key(cell.settings), (_without_workers(cell.settings), {}, []))
+        series = series_by_key.setdefault(_key(cell.settings), (_without_workers(cell.settings), {}, []))
         series[1][int(cell.settings.params[WORKERS])] = _throughput(cell)
     for report in reports:
         settings = _observed(report)
         if report.by_workers:
-            by_key.setdefault(_key(settings), (_without_workers(settings), {}, []))[2].append(report)
-    by_work: dict[str, list[_Series]] = {}
-    for (work, _), (settings, measured, analyses) in by_key.items():
+            series_by_key.setdefault(_key(settings), (_without_workers(settings), {}, []))[2].append(report)
+    series_by_work: dict[str, list[_Series]] = {}
+    for (work, _), (settings, measured, analyses) in series_by_key.items():
         work_series = _Series(settings, dict(sorted(measured.items())), analyses)
         if work_series.shown:
-            by_work.setdefault(work, []).append(work_series)
-    return [sorted(group, key=lambda series: slot_of(series.settings.backend)) for group in by_work.values()]
+            series_by_work.setdefault(work, []).append(work_series)
+    return [sorted(group, key=lambda series: slot_of(series.settings.backend)) for group in series_by_work.values()]
 
 
 def _counted(cell: CellSummary) -> bool:
@@ -147,8 +152,8 @@ def _throughput(cell: CellSummary) -> Ends:
 
 def _ceiling(report: StallReport) -> float | None:
     """Return the throughput with every batch on the device."""
-    step = next((arm.step_time for arm in report.arms if arm.arm is ArmName.SYNTHETIC), None)
-    return None if step is None else report.settings.batch_size / step.centre
+    step_time = next((arm.step_time for arm in report.arms if arm.arm is ArmName.SYNTHETIC), None)
+    return None if step_time is None else report.settings.batch_size / step_time.centre
 
 
 def _verified(report: StallReport) -> list[tuple[int, Ends]]:
@@ -240,14 +245,16 @@ def _measured(series: _Series, scales: tuple[Axis, Axis]) -> list[Segment | Dot]
     places = [(_x(x_axis, count), _y(y_axis, ends[0])) for count, ends in series.measured.items()]
     joined = [Segment(*before, *after, "reach", slot) for before, after in pairwise(places)]
     intervals, dots = list[Segment](), list[Dot]()
-    for hollow, pairs in ((True, verified), (False, series.measured.items())):
+    for is_hollow, pairs in ((True, verified), (False, series.measured.items())):
         for count, ends in pairs:
             x, (centre, low, high) = _x(x_axis, count), ends
             if low is not None and high is not None:
                 intervals.append(Segment(x, _y(y_axis, low), x, _y(y_axis, high), "whisker", slot))
             text = f"{plural(count, 'worker')}: {_rate(ends)}"
             applied_text = f"applied and measured, {text} (measured speed-up × observed throughput)"
-            dots.append(Dot(x, _y(y_axis, centre), slot, f"{backend}, {applied_text if hollow else text}", hollow))
+            dots.append(
+                Dot(x, _y(y_axis, centre), slot, f"{backend}, {applied_text if is_hollow else text}", is_hollow)
+            )
     return [*joined, *intervals, *dots]
 
 
@@ -257,12 +264,12 @@ def _rate(ends: Ends) -> str:
 
 
 def _summary(series: _Series) -> str:
-    parts = [f"{_rate(ends)} with {plural(count, 'worker')}" for count, ends in series.measured.items()]
+    texts = [f"{_rate(ends)} with {plural(count, 'worker')}" for count, ends in series.measured.items()]
     for report in series.analyses:
         last_point = report.by_workers[-1]
-        parts.append(
+        texts.append(
             f"predicted {number(last_point.samples_per_s)} samples/s with {plural(last_point.workers, 'worker')}"
         )
     if series.ceiling is not None:
-        parts.append(f"ceiling {number(series.ceiling)} samples/s")
-    return "; ".join(parts)
+        texts.append(f"ceiling {number(series.ceiling)} samples/s")
+    return "; ".join(texts)

@@ -110,13 +110,13 @@ def _panels(groups: Sequence[Sequence[FcFigure]]) -> list[PanelPicture]:
 
 def _panel(group: Sequence[FcFigure], difference: str) -> PanelPicture:
     task = group[0].task
-    by_backend = {slot_of(f.settings.backend): f.settings.backend for f in group if f.efficiency}
-    gains = {backend: _gains(group, backend) for _, backend in sorted(by_backend.items())}
+    backend_by_slot = {slot_of(f.settings.backend): f.settings.backend for f in group if f.efficiency}
+    gains = {backend: _gains(group, backend) for _, backend in sorted(backend_by_slot.items())}
     return panel(task.mode, _joined(size_of(task), difference), gains, "worker")
 
 
-def _joined(*parts: str) -> str:
-    return ", ".join(part for part in parts if part)
+def _joined(*texts: str) -> str:
+    return ", ".join(text for text in texts if text)
 
 
 def _gains(group: Sequence[FcFigure], backend: str) -> Gains:
@@ -184,14 +184,14 @@ def _grid(group: Sequence[DataVersusModel]) -> PanelPicture:
 def _field(field: tuple[int, int], pair: DataVersusModel, columns: tuple[float, int]) -> list[Mark]:
     """Return a field in the colour of the faster mode, and how many times faster that is."""
     (row, column), (width, count), (kind, times, _) = field, columns, _faster(pair)
-    strength, many_columns = min(1.0, math.log(times) / math.log(FULL_AT)), count > MANY_COLUMNS
+    strength, has_many_columns = min(1.0, math.log(times) / math.log(FULL_AT)), count > MANY_COLUMNS
     left, top = LEFT + width * column, SQUARE * row
     opacity = f"{FAINTEST + strength * (FULLEST - FAINTEST):.2f}"
     area = Area(f"{left:.2f}%", top, f"{width:.2f}%", SQUARE, f"field {kind}", tip=_tip(pair), opacity=opacity)
-    text = f"{times:.{0 if times >= 9.95 else 1}f}" if many_columns else ratio_text(times)
+    text = f"{times:.{0 if times >= 9.95 else 1}f}" if has_many_columns else ratio_text(times)
     middle, role = f"{left + width / 2:.2f}%", "times settled" if pair.settled else "times"
-    words = [Word(middle, top + (27 if many_columns else 20), text, role, "middle")]
-    return [area, *words, *([] if many_columns else [Word(middle, top + 36, kind, "times", "middle")])]
+    words = [Word(middle, top + (27 if has_many_columns else 20), text, role, "middle")]
+    return [area, *words, *([] if has_many_columns else [Word(middle, top + 36, kind, "times", "middle")])]
 
 
 def _faster(pair: DataVersusModel) -> tuple[str, float, str]:
@@ -204,8 +204,8 @@ def _faster(pair: DataVersusModel) -> tuple[str, float, str]:
 
 
 def _tip(pair: DataVersusModel) -> str:
-    task, (kind, times, ends) = pair.data.task, _faster(pair)
-    return f"weight size {task.weight_size}, batch {task.batch_size}: {kind} is {ratio_text(times)} faster, {ends}"
+    task, (kind, ratio, ends) = pair.data.task, _faster(pair)
+    return f"weight size {task.weight_size}, batch {task.batch_size}: {kind} is {ratio_text(ratio)} faster, {ends}"
 
 
 def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) -> list[Segment]:
@@ -214,10 +214,10 @@ def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) 
     for (row, column), pair in fields.items():
         left, top = LEFT + width * column, float(SQUARE * row)
         right, bottom = f"{left + width:.2f}%", top + SQUARE
-        next_column, next_row = fields.get((row, column + 1)), fields.get((row + 1, column))
-        if next_column and _faster(pair)[0] != _faster(next_column)[0]:
+        right_pair, pair_below = fields.get((row, column + 1)), fields.get((row + 1, column))
+        if right_pair and _faster(pair)[0] != _faster(right_pair)[0]:
             crossings.append(Segment(right, top, right, bottom, "crossing"))
-        if next_row and _faster(pair)[0] != _faster(next_row)[0]:
+        if pair_below and _faster(pair)[0] != _faster(pair_below)[0]:
             crossings.append(Segment(f"{left:.2f}%", bottom, right, bottom, "crossing"))
     return crossings
 
@@ -245,11 +245,11 @@ def _bar(figure: FcFigure, name: str, axis: Axis) -> Strip:
     start, end = axis.share(0.0), axis.share(spent.step_time_s)
     middle = axis.share(spent.step_time_s * (1 - communicating))
     note = f"{spent.share_text} communication"
-    step, time_place = quantity(figure.step_time_s, axis.unit), axis.place(figure.step_time_s)
-    summary = f"{name} on {backend}: {note} ({METHODS[spent.method]}); {step} a timed step"
+    step_text, time_place = quantity(figure.step_time_s, axis.unit), axis.place(figure.step_time_s)
+    summary = f"{name} on {backend}: {note} ({METHODS[spent.method]}); {step_text} a timed step"
     marks: list[Mark] = [
         bar_part(start, middle, BAR_HEIGHT, "compute"),
         bar_part(middle, end, BAR_HEIGHT, "exchange"),
         Segment(time_place, 1, time_place, BAR_HEIGHT - 1, "median"),
     ]
-    return Strip(name, step, [note], strip_picture(slot_of(backend), BAR_HEIGHT, summary, marks))
+    return Strip(name, step_text, [note], strip_picture(slot_of(backend), BAR_HEIGHT, summary, marks))

@@ -143,9 +143,11 @@ def _repeat(record: Record, y: float, axis: Axis, slot: int) -> Mark:
     name = f"repeat {record.repeat}"
     if record.status not in MEASURED:
         return Word("0%", y + TO_MIDDLE, f"{name}: {record.status}")
-    figure, epochs = figure_value(record), _per_step(record)
-    tip = f"{name}: {quantity(figure, axis.unit)}" + ("" if record.task else in_brackets(epochs, axis.unit, "epochs "))
-    dots = [Dot(axis.place(epoch), y, slot) for epoch in epochs]
+    figure, epoch_figures = figure_value(record), _per_step(record)
+    tip = f"{name}: {quantity(figure, axis.unit)}" + (
+        "" if record.task else in_brackets(epoch_figures, axis.unit, "epochs ")
+    )
+    dots = [Dot(axis.place(epoch_figure), y, slot) for epoch_figure in epoch_figures]
     place = axis.place(figure) if figure else ""
     return MarkGroup(tip, [*dots, Segment(place, y - 7, place, y + 7)] if figure else dots)
 
@@ -188,9 +190,11 @@ def _start_parts(cell: CellSummary) -> str:
     first_step_texts = (
         [] if start.first_step_time_s is None else [f"first step {quantity(start.first_step_time_s, SECOND)}"]
     )
-    compiling = {"trace": start.trace_time_s, "compile": start.compile_time_s}
-    time_texts = [f"{name} {quantity(value, SECOND)}" for name, value in compiling.items() if value is not None]
-    unknown_text = " and ".join(name for name, value in compiling.items() if value is None)
+    compile_times_s = {"trace": start.trace_time_s, "compile": start.compile_time_s}
+    time_texts = [
+        f"{name} {quantity(time_s, SECOND)}" for name, time_s in compile_times_s.items() if time_s is not None
+    ]
+    unknown_text = " and ".join(name for name, time_s in compile_times_s.items() if time_s is None)
     return " · ".join(
         [*first_step_texts, f"whole process: {', '.join(time_texts)}" if time_texts else f"{unknown_text} not measured"]
     )

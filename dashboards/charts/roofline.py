@@ -267,10 +267,10 @@ class _Layout:
 
     def _groups(self) -> list[tuple[RooflinePoint, list[Spot]]]:
         """Return the points of each piece of work, from the highest down."""
-        by_work: dict[str, list[tuple[RooflinePoint, Spot]]] = {}
+        spots_by_work: dict[str, list[tuple[RooflinePoint, Spot]]] = {}
         for point in self._shown:
-            by_work.setdefault(point.work_id, []).append((point, self._spot(point)))
-        return [(pairs[0][0], sorted((dot for _, dot in pairs), key=lambda d: d.y)) for pairs in by_work.values()]
+            spots_by_work.setdefault(point.work_id, []).append((point, self._spot(point)))
+        return [(pairs[0][0], sorted((dot for _, dot in pairs), key=lambda d: d.y)) for pairs in spots_by_work.values()]
 
     def _labels(self, lines: Sequence[Segment], groups: Sequence[tuple[RooflinePoint, list[Spot]]]) -> list[Word]:
         points = [self._spot(point) for point in self._shown]
@@ -324,8 +324,8 @@ def place(wishes: Iterable[tuple[str, Sequence[Spot]]], occupied: Iterable[Box],
     placed_spots: list[Spot | None] = []
     for text, spots in wishes:
         boxes = {spot: spot.box(text) for spot in spots}
-        free = (s for s, box in boxes.items() if box.within(frame) and not any(map(box.meets, covered)))
-        spot = next(free, None)
+        free_spots = (s for s, box in boxes.items() if box.within(frame) and not any(map(box.meets, covered)))
+        spot = next(free_spots, None)
         if spot is not None:
             covered.append(boxes[spot])
         placed_spots.append(spot)
@@ -364,8 +364,8 @@ def _short_titles(titles: Sequence[str], longest: int) -> list[str]:
         texts.append(name if is_unique else " ".join([name, *(word for word in details if word not in common)]))
     texts = [text if texts.count(text) == 1 else title for title, text in zip(titles, texts, strict=True)]
     short = [text if len(text) <= longest else text[: longest - 1] + "…" for text in texts]
-    times = Counter(short)
-    return [cut if times[cut] == 1 else text for cut, text in zip(short, texts, strict=True)]
+    count_by_title = Counter(short)
+    return [cut if count_by_title[cut] == 1 else text for cut, text in zip(short, texts, strict=True)]
 
 
 def rate(value: float | None) -> str:

@@ -124,7 +124,7 @@ def _method(scaling: DeviceScaling) -> Value:
 
 
 def _rows_of_a_device(scaling: DeviceScaling) -> str:
-    return "/".join(str(rows) for rows in sorted({replica.rows for replica in scaling.replicas.replicas}))
+    return "/".join(str(row_count) for row_count in sorted({replica.rows for replica in scaling.replicas.replicas}))
 
 
 def _worker_memory(figure: FcFigure) -> Value | None:
@@ -209,8 +209,8 @@ class _Scale:
 
 def _powers(low: float, high: float) -> list[float]:
     """Return the powers of two from low to high."""
-    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
-    return [2.0**power for power in range(first, last + 1)]
+    first_power, last_power = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+    return [2.0**power for power in range(first_power, last_power + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +229,10 @@ def pictures(table: ResultTable) -> DevicePictures:
         if scaling.speed_up is not None:
             groups.setdefault(_work(scaling), []).append(scaling)
     left_out = list[str]()
-    by_work = [(work.row.title, [view.scaling.text for view in work.cells if view.scaling]) for work in table.works]
-    lines = [(title, texts) for title, texts in by_work if texts]
+    texts_by_work = [
+        (work.row.title, [view.scaling.text for view in work.cells if view.scaling]) for work in table.works
+    ]
+    lines = [(title, texts) for title, texts in texts_by_work if texts]
     panels = most([_panel(group) for group in groups.values()], "devices", left_out)
     return DevicePictures(panels, lines, left_out)
 

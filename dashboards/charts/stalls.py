@@ -41,9 +41,9 @@ MOST_REPORTS = 40
 SHOWN_BY_FACTS = ("input_workers", "worker_kind", "pipeline", "dataset_path")
 
 
-def css_class(part: str) -> str:
+def css_class(part_name: str) -> str:
     """Return the class in the style sheet of a part, or of what is not resolved."""
-    return f"stall-{part.replace(' ', '-')}"
+    return f"stall-{part_name.replace(' ', '-')}"
 
 
 def span(estimate: Estimate) -> str:
@@ -73,10 +73,12 @@ def pipeline_text(facts: InputFacts | None) -> str:
 def labels(reports: Sequence[StallReport]) -> list[str]:
     """Return a label for each report: its pipeline, and the settings that differ between the reports."""
     labelled: list[str] = []
-    for omitted_names, names in ((SHOWN_BY_FACTS, False), ((), False), ((), True)):
-        labelled = _labels(reports, omitted_names, names=names)
-        times = Counter((report.settings.backend, label) for report, label in zip(reports, labelled, strict=True))
-        if max(times.values(), default=1) == 1:
+    for omitted_names, has_names in ((SHOWN_BY_FACTS, False), ((), False), ((), True)):
+        labelled = _labels(reports, omitted_names, names=has_names)
+        count_by_label = Counter(
+            (report.settings.backend, label) for report, label in zip(reports, labelled, strict=True)
+        )
+        if max(count_by_label.values(), default=1) == 1:
             break
     return labelled
 
@@ -180,10 +182,10 @@ def _stall_note(report: StallReport) -> str:
 def _open_notes(report: StallReport, *, spans: bool = True) -> list[str]:
     """Return which parts are not resolved, with their intervals if `spans`, and which were not measured."""
     unclear = [(part.name, part.share) for part in report.parts if part.share and not part.resolved]
-    names = [f"{name} {span(part)}" if spans else name for name, part in unclear]
-    unknown = [part.name for part in report.parts if part.share is None]
+    names = [f"{name} {span(share)}" if spans else name for name, share in unclear]
+    unknown_names = [part.name for part in report.parts if part.share is None]
     notes = [f"{OPEN}: {', '.join(names)}"] if names else []
-    return notes + ([f"not measured: {', '.join(unknown)}"] if unknown else [])
+    return notes + ([f"not measured: {', '.join(unknown_names)}"] if unknown_names else [])
 
 
 def _queue(report: StallReport, label: str, axis: Axis) -> Strip:
@@ -198,9 +200,9 @@ def _queue(report: StallReport, label: str, axis: Axis) -> Strip:
     inner = QUEUE_HEIGHT - 2 * MARGIN
     for value in (0.0, top):
         picture.axes.extend(level(round(MARGIN + (1 - value / top) * inner, 1), f"{value:g}"))
-    points = [
+    point_texts = [
         f"{axis.share((place + 0.5) / len(sizes)) * CURVE_WIDTH / 100:.0f} {(1 - size / top) * CURVE_HEIGHT:.1f}"
         for place, size in enumerate(sizes)
     ]
-    picture.marks.append(Curves(MARGIN, inner, (("M" + "L".join(points), f"{name}: {figure} {notes[0]}"),)))
+    picture.marks.append(Curves(MARGIN, inner, (("M" + "L".join(point_texts), f"{name}: {figure} {notes[0]}"),)))
     return Strip(name, figure, notes, picture)

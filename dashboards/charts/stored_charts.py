@@ -82,8 +82,8 @@ def worker_scalings(rows: Sequence[Row]) -> list[StripPicture]:
 
     A mode with a single work is named by the mode alone. Findings of earlier versions do not identify the work.
     """
-    works = Counter(mode for mode, _ in {(row["mode"], row["divided_work_id"]) for row in rows})
-    return _scalings([_of_workers(row, alone=works[row["mode"]] == 1) for row in rows], "worker")
+    work_counts = Counter(mode for mode, _ in {(row["mode"], row["divided_work_id"]) for row in rows})
+    return _scalings([_of_workers(row, alone=work_counts[row["mode"]] == 1) for row in rows], "worker")
 
 
 def _of_workers(row: Row, *, alone: bool) -> Row:
@@ -124,10 +124,10 @@ def _scalings(rows: Sequence[Row], noun: str) -> list[StripPicture]:
     ends = [value for row in with_efficiency for value in (row["efficiency"], row["high"] or row["efficiency"])]
     axis = axes.from_zero([1.0, *ends], f"throughput over one {noun}'s times the {noun}s, %", PERCENT)
     groups = [group for _, group in _by(with_efficiency, "group")]
-    times = Counter(group[0]["title"] for group in groups)
+    count_by_title = Counter(group[0]["title"] for group in groups)
     return [
         StripPicture(
-            _group_title(group[0], times),
+            _group_title(group[0], count_by_title),
             "",
             axis,
             [_scaling(str(b), noun, list(backend_rows), axis) for b, backend_rows in _by(group, "backend")],
@@ -155,7 +155,7 @@ def _comparison(rows: Sequence[Row], axis: Axis) -> StripPicture:
     lowest = str(first_row["against"])
     strips = [_lowest(lowest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
     details = " · ".join(
-        str(part) for part in (first_row["verdict"], first_row["same_work"], first_row["caveats"]) if part
+        str(text) for text in (first_row["verdict"], first_row["same_work"], first_row["caveats"]) if text
     )
     return StripPicture(str(first_row["work"]), details, axis, strips)
 
@@ -232,10 +232,10 @@ def _input_stall(rows: Sequence[Row]) -> SeriesPicture:
 
 def _input_tip(row: Row) -> str:
     shares = {name.replace("_", " "): row[f"{name}_share"] for name in INPUT_PARTS}
-    parts = [f"{name} {percentage(value)}" for name, value in shares.items() if value is not None]
+    share_texts = [f"{name} {percentage(value)}" for name, value in shares.items() if value is not None]
     limit = [f"bottleneck {row['bottleneck']}"] if row["bottleneck"] else []
     ceiling = [] if row["ceiling_speed_up"] is None else [f"ceiling {ratio_text(row['ceiling_speed_up'])}"]
-    return "; ".join([*limit, *([", ".join(parts)] if parts else []), *ceiling])
+    return "; ".join([*limit, *([", ".join(share_texts)] if share_texts else []), *ceiling])
 
 
 def trends(rows: Sequence[Row]) -> list[SeriesPicture]:

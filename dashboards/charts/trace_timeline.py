@@ -119,7 +119,7 @@ def draw(step: StepSpans, size: TimelineSize) -> tuple[Picture, int]:
     """Return the picture of a step in one size, and how many bars are not drawn."""
     span_ns = max(step.end_ns - step.begin_ns, 1)
     scale = (size.width - size.names - RIGHT) / span_ns
-    several_workers = len({track.worker for track, _ in step.tracks}) > 1
+    has_several_workers = len({track.worker for track, _ in step.tracks}) > 1
     most = MOST_BARS // max(1, len(step.tracks))
     picture = Picture(
         TOP + len(step.tracks) * ROW + BOTTOM,
@@ -132,7 +132,7 @@ def draw(step: StepSpans, size: TimelineSize) -> tuple[Picture, int]:
         y, bars = TOP + number * ROW, list(_bars(spans, step.begin_ns, scale, size))
         widest = sorted(bars, key=lambda bar: -bar.width)[:most]
         left_out += len(bars) - len(widest)
-        name = f"{track.worker}: {track.name}" if several_workers else track.name
+        name = f"{track.worker}: {track.name}" if has_several_workers else track.name
         picture.axes.append(Word(0, y + 14, _cut(name, (size.names - 8) / PIXELS_PER_CHARACTER), "work"))
         picture.marks.extend(mark for bar in sorted(widest, key=lambda bar: bar.x) for mark in bar.marks(y))
     picture.axes[:0] = _ticks(span_ns, scale, size, len(step.tracks))
@@ -151,10 +151,10 @@ def colour_of(span: Span) -> str:
 
 def _outer(spans: Iterable[Span]) -> Iterator[Span]:
     """Yield the spans that no other one of their track surrounds."""
-    reached = None
+    reached_ns = None
     for span in sorted(spans, key=lambda span: (span.start_ns, -span.duration_ns)):
-        if reached is None or span.start_ns >= reached:
-            reached = span.end_ns
+        if reached_ns is None or span.start_ns >= reached_ns:
+            reached_ns = span.end_ns
             yield span
 
 

@@ -141,23 +141,23 @@ def _height(share: float) -> float:
 def _path(times_s: Sequence[float], values: Values, x_axis: Axis, y_axis: Axis) -> str:
     """Return a curve through the values, interrupted at missing ones."""
     step = -(-len(times_s) // MOST_PLACES)
-    parts: list[list[tuple[str, str]]] = [[]]
+    point_runs: list[list[tuple[str, str]]] = [[]]
     for index in range(0, len(times_s), step):
-        measured = [value for value in values[index : index + step] if value is not None]
-        if not measured:
-            parts.append([])
+        known_values = [value for value in values[index : index + step] if value is not None]
+        if not known_values:
+            point_runs.append([])
             continue
         x = x_axis.share(times_s[index]) * CURVE_WIDTH / 100
-        y = (1 - (y_axis.share(max(measured)) - EDGE) / (100 - 2 * EDGE)) * CURVE_HEIGHT
-        parts[-1].append((f"{x:.0f}", f"{y:.1f}"))
-    return "".join("M" + "L".join(map(" ".join, _bends(part))) for part in parts if part)
+        y = (1 - (y_axis.share(max(known_values)) - EDGE) / (100 - 2 * EDGE)) * CURVE_HEIGHT
+        point_runs[-1].append((f"{x:.0f}", f"{y:.1f}"))
+    return "".join("M" + "L".join(map(" ".join, _bends(point_run))) for point_run in point_runs if point_run)
 
 
-def _bends(part: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _bends(points: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the points of a curve without those inside a level stretch: memory is level most of the time."""
-    threes = zip(part, part[1:], part[2:], strict=False)
+    threes = zip(points, points[1:], points[2:], strict=False)
     inner = [middle for before, middle, after in threes if not before[1] == middle[1] == after[1]]
-    return [part[0], *inner, *part[1:][-1:]]
+    return [points[0], *inner, *points[1:][-1:]]
 
 
 def _memory_notes(memory_use: MemoryUse | None) -> list[str]:
@@ -169,8 +169,8 @@ def _memory_notes(memory_use: MemoryUse | None) -> list[str]:
 
 
 def _host_notes(usage: Usage) -> list[str]:
-    shared = [size for size in usage.host_proportional_bytes if size is not None]
-    return _memory_notes(usage.host_anonymous) + [f"proportional {bytes_text(size)}" for size in shared[-1:]]
+    known_bytes = [size for size in usage.host_proportional_bytes if size is not None]
+    return _memory_notes(usage.host_anonymous) + [f"proportional {bytes_text(size)}" for size in known_bytes[-1:]]
 
 
 def _device_notes(usage: Usage) -> list[str]:

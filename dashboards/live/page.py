@@ -61,10 +61,10 @@ class RunCounts:
     runs: int
     without_findings: int
 
-    def notices(self, empty: Callable[[], str] = lambda: EMPTY) -> list[str]:
-        """Return the notices at the top of a page; `empty` explains a warehouse without runs."""
+    def notices(self, notice_if_empty: Callable[[], str] = lambda: EMPTY) -> list[str]:
+        """Return the notices at the top of a page; `notice_if_empty` explains a warehouse without runs."""
         if not self.runs:
-            return [empty()]
+            return [notice_if_empty()]
         if not self.without_findings:
             return []
         verbs = "has no findings and appears" if self.without_findings == 1 else "have no findings and appear"

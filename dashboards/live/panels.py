@@ -96,17 +96,17 @@ def _matrix(question: Question, rows: Sequence[Row]) -> Panel:
 
 def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
     # If two runs measured the same work on different backends, each cell shows its newest run.
-    by_backend = {row["backend"]: row for row in sorted(rows, key=lambda row: str(row["run_id"]))}
+    row_by_backend = {row["backend"]: row for row in sorted(rows, key=lambda row: str(row["run_id"]))}
     newest = max(rows, key=lambda row: str(row["run_id"]))
-    is_separate = len({row["run_id"] for row in by_backend.values()}) > 1
+    is_separate = len({row["run_id"] for row in row_by_backend.values()}) > 1
     fastest = None if is_separate else newest["fastest"]
-    lowest = next((row["against"] for row in by_backend.values() if row.get("against")), None)
+    lowest = next((row["against"] for row in row_by_backend.values() if row.get("against")), None)
     return HeatRow(
         title=str(newest["work"]),
         workload=str(newest["workload"]),
         verdict=SEPARATE if is_separate else str(newest["verdict"] or NOTHING_TO_COMPARE),
         slot=slot_of(fastest) if fastest else None,
-        cells=[_heat(by_backend.get(backend), fastest, None if is_separate else lowest) for backend in backends],
+        cells=[_heat(row_by_backend.get(backend), fastest, None if is_separate else lowest) for backend in backends],
         caveats={} if is_separate else named_caveats([str(newest.get("caveats") or "")]),
     )
 
@@ -118,14 +118,14 @@ def _heat(row: Row | None, fastest: str | None, lowest: str | None) -> HeatCell:
     if row["step_time_s"] is None:
         return HeatCell(str(row["status"]), cell_id=str(row["cell_id"]), hint=str(row["failures"] or "not measured"))
     ratio = None if lowest is None else 1.0 if row["backend"] == lowest else row["ratio"]
-    hint = f"{number(ratio)} times the lowest; run {row['run_id']}" if ratio else f"run {row['run_id']}"
+    hint_text = f"{number(ratio)} times the lowest; run {row['run_id']}" if ratio else f"run {row['run_id']}"
     return HeatCell(
         text=quantity(row["step_time_s"], MILLISECOND),
         aside=interval(row["low"], row["high"], row["step_time_s"], MILLISECOND.size) or "no interval",
         shade=None if ratio is None else sum(ratio > bound for bound in SHADES),
         fastest=fastest is not None and row["backend"] == fastest,
         cell_id=str(row["cell_id"]),
-        hint="; ".join([hint, *_caveats(row)]),
+        hint="; ".join([hint_text, *_caveats(row)]),
     )
 
 

@@ -127,8 +127,8 @@ def _described(warehouse: Reader, works: Mapping[Identity, Row], choice: Dashboa
     labels = {str(row["cell_id"]): _labels(row) for row in cell_rows if row["cell_id"] in cell_ids}
     labelled_works = [(str(row["workload"]), labels.get(str(row["cell_id"]), {})) for row in works.values()]
     titles = dict(zip(works, map(str, titles_of(labelled_works, {})), strict=True))
-    times = Counter((text, key[1]) for key, text in titles.items())
-    return {key: text if times[text, key[1]] == 1 else f"{text} ({key[0]})" for key, text in titles.items()}
+    count_by_title = Counter((text, key[1]) for key, text in titles.items())
+    return {key: text if count_by_title[text, key[1]] == 1 else f"{text} ({key[0]})" for key, text in titles.items()}
 
 
 def _identity(row: Row) -> Identity:
@@ -139,8 +139,8 @@ def _identity(row: Row) -> Identity:
 
 def _ambiguous(works: Iterable[Row], column: str) -> set[str]:
     """Return the workloads of which two works have one title."""
-    times = Counter((str(row[column]), _identity(row)[1]) for row in works)
-    return {str(row["workload"]) for row in works if times[str(row[column]), _identity(row)[1]] > 1}
+    count_by_title = Counter((str(row[column]), _identity(row)[1]) for row in works)
+    return {str(row["workload"]) for row in works if count_by_title[str(row[column]), _identity(row)[1]] > 1}
 
 
 def _labels(row: Row) -> Labels:

@@ -98,54 +98,55 @@ class SessionReader:
         return None
 
     def _session(self, newest: Run) -> MeasuredSession | None:
-        run_by_arm = newest.about().get("runs")
-        names = list(map(str, run_by_arm.values())) if isinstance(run_by_arm, dict) else [newest.run_id]
+        run_id_by_arm = newest.about().get("runs")
+        run_ids = list(map(str, run_id_by_arm.values())) if isinstance(run_id_by_arm, dict) else [newest.run_id]
         self._runs = {
-            name: self._runs.get(name) or Results(self.results).named(name) for name in names or [newest.run_id]
+            run_id: self._runs.get(run_id) or Results(self.results).named(run_id)
+            for run_id in run_ids or [newest.run_id]
         }
         runs = list(self._runs.values())
-        arms = {str(name): str(arm) for arm, name in run_by_arm.items()} if isinstance(run_by_arm, dict) else {}
-        published = [(run, record) for run in runs for record in run.load()[0]]
+        arm_by_run = (
+            {str(run_id): str(arm) for arm, run_id in run_id_by_arm.items()} if isinstance(run_id_by_arm, dict) else {}
+        )
+        published_records = [(run, record) for run in runs for record in run.load()[0]]
         placements, session_progress = progress.load_placements(runs[0]).machines, progress.load(runs[0])
-        hosts = {record.place for _, record in published if record.status is not Status.INFRA}
-        at_several = bool(placements) or len(hosts) > 1
-        if session_progress is None and not at_several:
+        hosts = {record.place for _, record in published_records if record.status is not Status.INFRA}
+        has_several_hosts = bool(placements) or len(hosts) > 1
+        if session_progress is None and not has_several_hosts:
             return None
         abouts = [run.about() for run in runs]
-        ended_records = [
-            (run, r) for run in runs for r in latest_attempts(run.load()[0]) if r.status is not Status.INFRA
-        ]
-        records = [record for _, record in ended_records]
+        ended_pairs = [(run, r) for run in runs for r in latest_attempts(run.load()[0]) if r.status is not Status.INFRA]
+        records = [record for _, record in ended_pairs]
         planned = sum(n for run_about in abouts if isinstance(n := run_about.get("planned"), int))
         session = MeasuredSession(
             run_id=runs[0].run_id,
             begun=moment(abouts[0].get("started_at")),
-            done=len(ended_records),
+            done=len(ended_pairs),
             planned=max(planned, sum(cell.planned for cell in session_progress.cells) if session_progress else 0),
-            lost=sum(record.status is Status.INFRA for _, record in published),
-            nodes=_nodes(placements, records, _heard(published)) if at_several else (),
+            lost=sum(record.status is Status.INFRA for _, record in published_records),
+            nodes=_nodes(placements, records, _heard(published_records)) if has_several_hosts else (),
         )
         now_s = self.now().timestamp() if self.now else 0.0
         return (
             session
             if session_progress is None
-            else _with_progress(session, session_progress, _by_cell(ended_records, arms), now_s)
+            else _with_progress(session, session_progress, _by_cell(ended_pairs, arm_by_run), now_s)
         )
 
 
-def _by_cell(ended: Iterable[tuple[Run, Record]], arms: Mapping[str, str]) -> Ended:
-    """Return the records by arm and cell; `arms` has the arm of each run."""
-    by_cell: dict[Key, list[tuple[float, Record]]] = {}
-    for run, record in ended:
-        key = (arms.get(run.run_id, ""), record.cell_id)
-        by_cell.setdefault(key, []).append((_published_s(run, record) or 0.0, record))
-    return by_cell
+def _by_cell(ended_pairs: Iterable[tuple[Run, Record]], arm_by_run: Mapping[str, str]) -> Ended:
+    """Return the records by arm and cell; `arm_by_run` has the arm of each run."""
+    ended_by_cell: dict[Key, list[tuple[float, Record]]] = {}
+    for run, record in ended_pairs:
+        key = (arm_by_run.get(run.run_id, ""), record.cell_id)
+        ended_by_cell.setdefault(key, []).append((_published_s(run, record) or 0.0, record))
+    return ended_by_cell
 
 
 def _with_progress(session: MeasuredSession, session_progress: Progress, ended: Ended, now_s: float) -> MeasuredSession:
     """Return the session with its cells and the time left."""
-    came = [came_s for several in ended.values() for came_s, _ in several]
-    newest_s = max([_seconds(session_progress.started), *came])
+    came_times_s = [came_s for cell_records in ended.values() for came_s, _ in cell_records]
+    newest_s = max([_seconds(session_progress.started), *came_times_s])
     return replace(
         session,
         cells=tuple(
@@ -158,16 +159,16 @@ def _with_progress(session: MeasuredSession, session_progress: Progress, ended: 
 
 
 def _cell(cell: PlannedCell, session_progress: Progress, records: Sequence[Record]) -> SessionCell:
-    running = [
+    running_repeats = [
         running_repeat.repeat
         for running_repeat in session_progress.running
         if (running_repeat.arm, running_repeat.cell_id) == (cell.arm, cell.cell_id)
     ]
     idle_state = "waits" if len(records) < cell.planned else "measured"
-    now = f"repeat {min(running) + 1} runs" if running else idle_state
-    failed = sum(record.status not in MEASURED for record in records)
+    state_text = f"repeat {min(running_repeats) + 1} runs" if running_repeats else idle_state
+    failed_count = sum(record.status not in MEASURED for record in records)
     backend_text = f"{cell.backend} {cell.arm}".strip()
-    return SessionCell(cell.title, backend_text, len(records), cell.planned, failed, now)
+    return SessionCell(cell.title, backend_text, len(records), cell.planned, failed_count, state_text)
 
 
 def left_s(session_progress: Progress, ended: Ended, now_s: float) -> float | None:
@@ -175,23 +176,22 @@ def left_s(session_progress: Progress, ended: Ended, now_s: float) -> float | No
     weights = _weights(session_progress, ended)
     if not weights:
         return None
-    usual_s = statistics.fmean(weights.values())
+    mean_s = statistics.fmean(weights.values())
     begun_s = _seconds(session_progress.started)
-    newest_s, done_s, rest_s = begun_s, 0.0, 0.0
+    newest_s, done_s, left_weight_s = begun_s, 0.0, 0.0
     for cell in session_progress.cells:
         key = (cell.arm, cell.cell_id)
-        came = [came_s for came_s, _ in ended.get(key, ()) if came_s >= begun_s]
-        newest_s = max([newest_s, *came])
-        done_s += weights.get(key, usual_s) * len(came)
-        rest_s += weights.get(key, usual_s) * max(0, cell.planned - len(ended.get(key, ())))
+        came_times_s = [came_s for came_s, _ in ended.get(key, ()) if came_s >= begun_s]
+        newest_s = max([newest_s, *came_times_s])
+        done_s += weights.get(key, mean_s) * len(came_times_s)
+        left_weight_s += weights.get(key, mean_s) * max(0, cell.planned - len(ended.get(key, ())))
     running_s = sum(
-        weights.get((running_repeat.arm, running_repeat.cell_id), usual_s)
-        for running_repeat in session_progress.running
+        weights.get((running_repeat.arm, running_repeat.cell_id), mean_s) for running_repeat in session_progress.running
     )
     pace = (newest_s - begun_s) / done_s if done_s and newest_s > begun_s else 1.0
     if now_s > newest_s and running_s:
         pace = max(pace, (now_s - begun_s) / (done_s + running_s))
-    return rest_s * pace - min(max(0.0, now_s - newest_s), running_s * pace)
+    return left_weight_s * pace - min(max(0.0, now_s - newest_s), running_s * pace)
 
 
 def _weights(session_progress: Progress, ended: Ended) -> dict[Key, float]:
@@ -232,10 +232,10 @@ def _published_s(run: Run, record: Record) -> float | None:
         return None
 
 
-def _heard(published: Sequence[tuple[Run, Record]]) -> dict[str, float]:
+def _heard(published_records: Sequence[tuple[Run, Record]]) -> dict[str, float]:
     """Return when the newest record of each machine was published, in seconds since 1970, by its `host_id`."""
     heard_s: dict[str, float] = {}
-    for run, record in published:
+    for run, record in published_records:
         if record.status is not Status.INFRA and (came_s := _published_s(run, record)) is not None:
             heard_s[record.place] = max(heard_s.get(record.place, 0.0), came_s)
     return heard_s
@@ -245,17 +245,19 @@ def _nodes(
     placements: Sequence[Placement], ended_records: Sequence[Record], heard_s: Mapping[str, float]
 ) -> tuple[SessionMachine, ...]:
     """Return the machines by name: those that have got work, and those whose records an earlier start published."""
-    by_host: dict[str, list[Record]] = {}
+    records_by_host: dict[str, list[Record]] = {}
     for record in ended_records:
-        by_host.setdefault(record.place, []).append(record)
+        records_by_host.setdefault(record.place, []).append(record)
     placed_ids = {placement.host_id for placement in placements}
-    earlier_placements = [Placement(host[:SHOWN_CHARACTERS], host) for host in by_host if host not in placed_ids]
+    earlier_placements = [
+        Placement(host[:SHOWN_CHARACTERS], host) for host in records_by_host if host not in placed_ids
+    ]
     nodes = [
-        _node(placement, by_host.get(placement.host_id or "", []), heard_s.get(placement.host_id or ""))
+        _node(placement, records_by_host.get(placement.host_id or "", []), heard_s.get(placement.host_id or ""))
         for placement in placements
     ]
     nodes += [
-        _node(placement, by_host[placement.host_id or ""], heard_s.get(placement.host_id or ""))
+        _node(placement, records_by_host[placement.host_id or ""], heard_s.get(placement.host_id or ""))
         for placement in earlier_placements
     ]
     return tuple(sorted(nodes, key=lambda node: node.name))
@@ -263,12 +265,12 @@ def _nodes(
 
 def _node(placement: Placement, records: Sequence[Record], heard_s: float | None) -> SessionMachine:
     heard = datetime.fromtimestamp(heard_s, UTC).isoformat() if heard_s is not None else placement.since
-    measured = sum(record.status in MEASURED for record in records)
+    measured_count = sum(record.status in MEASURED for record in records)
     return SessionMachine(
         name=placement.machine,
         hardware=_hardware(records[-1].machine) if records else NOTHING,
-        measured=measured,
-        failed=len(records) - measured,
+        measured=measured_count,
+        failed=len(records) - measured_count,
         work=placement.work or NOTHING,
         since=moment(placement.since) if placement.since else NOTHING,
         heard=moment(heard) if heard else NOTHING,

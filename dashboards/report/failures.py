@@ -92,19 +92,21 @@ def superseded(records: Sequence[Record]) -> str | None:
     with_attempts = [(record, latest_attempt[record.cell_id, record.repeat]) for record in records]
     infra_flags = [record.status is Status.INFRA for record, attempt in with_attempts if record.attempt < attempt]
     in_vain = sum(record.attempt > attempt for record, attempt in with_attempts)
-    failed, disturbed = sum(infra_flags), len(infra_flags) - sum(infra_flags)
-    parts = []
-    if disturbed:
-        parts.append(f"{disturbed} earlier {'attempt was' if disturbed == 1 else 'attempts were'} disturbed")
-    if failed:
-        kind = "earlier attempt" if failed == 1 else "earlier attempts"
-        parts.append(f"{failed} {kind} failed because of the infrastructure")
+    failed_count, disturbed_count = sum(infra_flags), len(infra_flags) - sum(infra_flags)
+    texts = []
+    if disturbed_count:
+        texts.append(
+            f"{disturbed_count} earlier {'attempt was' if disturbed_count == 1 else 'attempts were'} disturbed"
+        )
+    if failed_count:
+        kind = "earlier attempt" if failed_count == 1 else "earlier attempts"
+        texts.append(f"{failed_count} {kind} failed because of the infrastructure")
     if in_vain:
         kind = "second attempt" if in_vain == 1 else "second attempts"
-        parts.append(f"{in_vain} {kind} failed, so that the first one counts")
-    if not parts:
+        texts.append(f"{in_vain} {kind} failed, so that the first one counts")
+    if not texts:
         return None
-    return f"{' and '.join(parts)}: measured again, and only one attempt of each repeat is counted here."
+    return f"{' and '.join(texts)}: measured again, and only one attempt of each repeat is counted here."
 
 
 def _sorted(entries: list[FailureEntry]) -> list[FailureEntry]:

@@ -58,10 +58,10 @@ def scoped(style: str) -> str:
 
 def _verdict(work: WorkView) -> NotebookLine:
     row = work.row
-    ratios = tuple(
+    ratio_texts = tuple(
         _ratio(ratio.backend, ratio.estimate.centre, ratio.estimate.low, ratio.estimate.high) for ratio in row.ratios
     )
-    return NotebookLine(row.title, row.verdict, ratios, work.same_work.text, row.caveats)
+    return NotebookLine(row.title, row.verdict, ratio_texts, work.same_work.text, row.caveats)
 
 
 def _ratio(backend: str, centre: float, low: float | None, high: float | None) -> str:

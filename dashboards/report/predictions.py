@@ -51,12 +51,12 @@ def _table(checked_round: Round, title: str) -> Grid:
 
 
 def _values(row: SettingCheck, unit: float) -> list[str]:
-    predicted, measured = row.predicted, row.measured
+    predicted_time, measured_time = row.predicted, row.measured
     return [
-        number(predicted.step_time_s, unit),
-        interval(predicted.low_s, predicted.high_s, predicted.step_time_s, unit) or NOTHING,
-        number(measured.centre, unit),
-        interval(measured.low, measured.high, measured.centre, unit) or NOTHING,
+        number(predicted_time.step_time_s, unit),
+        interval(predicted_time.low_s, predicted_time.high_s, predicted_time.step_time_s, unit) or NOTHING,
+        number(measured_time.centre, unit),
+        interval(measured_time.low, measured_time.high, measured_time.centre, unit) or NOTHING,
         percentage(row.error, signed=True),
         "fitted" if row.fitted else str(row.verdict),
     ]

@@ -48,13 +48,13 @@ class Tally:
 
 def tallies(records: Sequence[Record], pending: int) -> list[Tally]:
     """Return how the latest attempts ended, and how many are pending."""
-    statuses = Counter(record.status for record in latest_attempts(records))
-    failed = sum(count for status, count in statuses.items() if status not in HARMLESS)
+    count_by_status = Counter(record.status for record in latest_attempts(records))
+    failed_count = sum(count for status, count in count_by_status.items() if status not in HARMLESS)
     return [
-        Tally("ok", statuses[Status.OK]),
-        Tally("unstable", statuses[Status.UNSTABLE]),
-        Tally("unsupported", statuses[Status.UNSUPPORTED]),
-        Tally("failed", failed, bad=failed > 0),
+        Tally("ok", count_by_status[Status.OK]),
+        Tally("unstable", count_by_status[Status.UNSTABLE]),
+        Tally("unsupported", count_by_status[Status.UNSUPPORTED]),
+        Tally("failed", failed_count, bad=failed_count > 0),
         Tally("pending", pending),
     ]
 
@@ -164,10 +164,10 @@ def _lines(work: WorkView, columns: Sequence[str], memory: Unit) -> list[FigureR
         FigureRow("same work", "", [_same_work_value(work, view) for view in views]),
         FigureRow("processes", "", [_endings_value(view) for view in views]),
     ]
-    compared = {"smallest difference"} if len(row.cells) > 1 else set()
+    compared_names = {"smallest difference"} if len(row.cells) > 1 else set()
     always_shown = {
         step_heading,
-        *compared,
+        *compared_names,
         "processes",
         *(statistic.label for statistic in STATISTICS if statistic.always),
     }
@@ -310,7 +310,7 @@ def _of_measured_peak(share: PeakShare | None, differ: bool) -> Value:
     precision_text = f" in {share.place.precision}" if share.place else ""
     hint = f"of {rate(share.peak_flop_per_s)}, the machine's best measured product{precision_text}"
     hint += f" ({share.peak_of})" if share.peak_of else ""
-    reached = rate(share.achieved_flop_per_s)
+    rate_text = rate(share.achieved_flop_per_s)
     if differ and share.place:
-        return Value(number(share.share_of_peak, PERCENT.size), share.place.precision, f"{reached}, {hint}")
-    return Value(number(share.share_of_peak, PERCENT.size), reached, hint)
+        return Value(number(share.share_of_peak, PERCENT.size), share.place.precision, f"{rate_text}, {hint}")
+    return Value(number(share.share_of_peak, PERCENT.size), rate_text, hint)

@@ -45,8 +45,8 @@ def publish(folder: Path, results: Path, pages: Iterable[tuple[str, str]], left_
     warehouse = open_warehouse(LOCAL, results)
     try:
         cell_ids = [stored_id for stored_id in _cell_ids(warehouse) if CELL_ID.fullmatch(stored_id)]
-        empty = partial(dashboard.empty_notice, LOCAL, results)
-        report.write(folder / "index.html", index(warehouse, run_ids, empty, left_out))
+        notice_if_empty = partial(dashboard.empty_notice, LOCAL, results)
+        report.write(folder / "index.html", index(warehouse, run_ids, notice_if_empty, left_out))
         for cell_id in cell_ids:
             page = cell_page(warehouse, cell_id, run_ids)
             report.write(_page_path(folder / "cells", CELL_ID, cell_id), page)
@@ -60,10 +60,10 @@ def publish(folder: Path, results: Path, pages: Iterable[tuple[str, str]], left_
 def index(
     warehouse: Warehouse,
     run_ids: set[str],
-    empty: Callable[[], str] = lambda: dashboard.EMPTY,
+    notice_if_empty: Callable[[], str] = lambda: dashboard.EMPTY,
     left_out: Sequence[str] = (),
 ) -> str:
-    """Return the page of all questions; `run_ids` have a page, `empty` explains a warehouse without runs."""
+    """Return the page of all questions; `run_ids` have a page, `notice_if_empty` explains a warehouse without runs."""
     counts = dashboard.run_counts(warehouse)
     asked_questions = [question for question in questions().values() if question.name != "trend"] if counts.runs else []
     panels = dashboard.panels_of(warehouse, asked_questions, DashboardFilter())
@@ -72,7 +72,11 @@ def index(
         "Each cell shows its newest run and links to its results over time.",
         link=_links("cells/"),
         run_link=lambda run_id: f"runs/{run_id}.html" if run_id in run_ids else "",
-        notices=[*counts.notices(empty), *_without_page(warehouse), *(f"Not read: {line}" for line in left_out)],
+        notices=[
+            *counts.notices(notice_if_empty),
+            *_without_page(warehouse),
+            *(f"Not read: {line}" for line in left_out),
+        ],
     )
     return dashboard.render(panels, frame)
 
@@ -81,11 +85,13 @@ def cell_page(warehouse: Warehouse, cell_id: str, run_ids: Collection[str] = ())
     """Return the page of one cell over time, with a way back to its newest run if that is one of `run_ids`."""
     panel = dashboard.panel_of(warehouse, questions()["trend"], DashboardFilter(cell=cell_id))
     page = CellPage(cell_id, panel, dashboard.cell_heading(warehouse, cell_id))
-    lead = f"Cell {cell_id}. One dot a session, with its interval between processes; a vertical stroke where the level "
+    lead_text = (
+        f"Cell {cell_id}. One dot a session, with its interval between processes; a vertical stroke where the level "
+    )
     path = [("All runs", "../index.html")]
     if page.newest_run in run_ids:
         path.append((f"Report of run {page.newest_run}", f"../runs/{page.newest_run}.html"))
-    frame = Frame(page.heading, f"{lead}changed.", lambda other: "", home="../index.html", path=path)
+    frame = Frame(page.heading, f"{lead_text}changed.", lambda other: "", home="../index.html", path=path)
     return dashboard.render([panel], frame)
 
 

@@ -108,9 +108,9 @@ class Worker(ABC):
 
     def accumulated_gradient(self, losses: Sequence[Loss], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return this worker's loss and gradient of the sum of the losses, computed one after the other."""
-        parts = [self.gradient(loss, weights) for loss in losses]
-        total, gradients = parts[0]
-        for loss, part_gradients in parts[1:]:
+        losses_and_gradients = [self.gradient(loss, weights) for loss in losses]
+        total, gradients = losses_and_gradients[0]
+        for loss, part_gradients in losses_and_gradients[1:]:
             total = total + loss
             gradients = [ops.add(a, b) for a, b in zip(gradients, part_gradients, strict=True)]
         return total, gradients
@@ -150,12 +150,12 @@ class Worker(ABC):
 
     def count(self, collective: str, x: Tensor, times: int = 1) -> None:
         """Count a collective on an array, or on as many pieces as `times` says."""
-        whole, size = self._whole or self, bytes_of(x) * times
+        whole, moved_bytes = self._whole or self, bytes_of(x) * times
         traffic = whole.traffic
         if self._whole is None:
-            counts = {collective: getattr(traffic, collective) + size}
+            counts = {collective: getattr(traffic, collective) + moved_bytes}
         else:
-            sent_bytes = Traffic(**{collective: size}).sent_bytes(self.size)
+            sent_bytes = Traffic(**{collective: moved_bytes}).sent_bytes(self.size)
             counts = {"group_sent_bytes": traffic.group_sent_bytes + whole.size // self.size * sent_bytes}
         whole.traffic = replace(traffic, calls=traffic.calls + 1, **counts)
 

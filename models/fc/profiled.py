@@ -133,9 +133,9 @@ def tensorflow_collectives_s(planes: Sequence[Plane], workers: int) -> float:
     inside_s = 0.0
     for plane, line in _lines(planes):
         events = line.events()
-        waiting = _waiting_by_operation(events) if _is_accelerator(plane) else _waiting_by_name(plane, events)
-        waiting = np.where(_kernels(plane, events) & (waiting == 0), 1, waiting)
-        inside_s += float(((events.end_ns - events.start_ns) * waiting).sum()) / 1e9 / workers
+        waiting_ns = _waiting_by_operation(events) if _is_accelerator(plane) else _waiting_by_name(plane, events)
+        waiting_ns = np.where(_kernels(plane, events) & (waiting_ns == 0), 1, waiting_ns)
+        inside_s += float(((events.end_ns - events.start_ns) * waiting_ns).sum()) / 1e9 / workers
     return inside_s
 
 
@@ -192,15 +192,15 @@ class CollectiveInstruction:
 
 def traffic_of(text: str, workers: int) -> Traffic:
     """Return the communication of each worker in one run of a program. Raises `ValueError` for unknown collectives."""
-    times = Counter(
-        called[1]
+    calls_by_computation = Counter(
+        call_match[1]
         for match in _matches(WRAPPER, text)
-        if match["phase"] == "start" and (called := CALLS.search(match[0]))
+        if match["phase"] == "start" and (call_match := CALLS.search(match[0]))
     )
     traffic = Traffic()
     for instruction in _collectives(text):
         if instruction.phase != "-done":
-            for _ in range(times.get(instruction.within, 1)):
+            for _ in range(calls_by_computation.get(instruction.within, 1)):
                 traffic = _with(traffic, instruction, workers)
     return traffic
 
@@ -226,18 +226,20 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 def _collectives(text: str) -> Iterator[CollectiveInstruction]:
     computation_name = ""
     for line in text.splitlines():
-        if computation := COMPUTATION.match(line):
-            computation_name = computation["name"]
+        if header := COMPUTATION.match(line):
+            computation_name = header["name"]
         elif match := XLA_COLLECTIVE.match(line):
             yield CollectiveInstruction(**match.groupdict(""), within=computation_name)
 
 
 def _with(traffic: Traffic, instruction: CollectiveInstruction, workers: int) -> Traffic:
     """Return the traffic with one collective more."""
-    size = _bytes(_result(instruction))
+    result_bytes = _bytes(_result(instruction))
     if instruction.kind == "collective-permute":
         pairs = _pairs(instruction.rest)
-        return replace(traffic, handed_bytes=traffic.handed_bytes + pairs * size, hand_overs=traffic.hand_overs + pairs)
+        return replace(
+            traffic, handed_bytes=traffic.handed_bytes + pairs * result_bytes, hand_overs=traffic.hand_overs + pairs
+        )
     if instruction.kind not in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"):
         raise ValueError(f"a program with {instruction.kind}{instruction.phase} cannot be counted")
     if _group_size(instruction.rest) != workers:
@@ -245,13 +247,13 @@ def _with(traffic: Traffic, instruction: CollectiveInstruction, workers: int) ->
     if instruction.kind == "all-to-all":
         # Each of n workers retains its own n-th part: together they send n (n - 1) / n of the size of one array.
         return replace(
-            traffic, calls=traffic.calls + 1, group_sent_bytes=traffic.group_sent_bytes + (workers - 1) * size
+            traffic, calls=traffic.calls + 1, group_sent_bytes=traffic.group_sent_bytes + (workers - 1) * result_bytes
         )
     field = f"{instruction.kind.replace('-', '_')}_bytes"
-    size *= workers if instruction.kind == "reduce-scatter" else 1
+    result_bytes *= workers if instruction.kind == "reduce-scatter" else 1
     if PROMOTED.search(instruction.rest):
-        size //= 2  # as elsewhere, the requested type counts
-    return replace(traffic, calls=traffic.calls + 1, **{field: getattr(traffic, field) + size})
+        result_bytes //= 2  # as elsewhere, the requested type counts
+    return replace(traffic, calls=traffic.calls + 1, **{field: getattr(traffic, field) + result_bytes})
 
 
 def _result(instruction: CollectiveInstruction) -> str:
@@ -283,12 +285,12 @@ def _pairs(attributes: str) -> int:
 
 def _bytes(shape: str) -> int:
     """Return the size of an array, or of all arrays of a tuple. Raises `ValueError` for an unknown element type."""
-    size = 0
+    size_bytes = 0
     for kind, lengths in ARRAY.findall(shape):
         if kind not in TYPES:
             raise ValueError(f"element type {kind} of {shape} cannot be counted; known are {', '.join(TYPES)}")
-        size += ELEMENT_BYTES[TYPES[kind]] * math.prod(int(length) for length in lengths.split(",") if length)
-    return size
+        size_bytes += ELEMENT_BYTES[TYPES[kind]] * math.prod(int(length) for length in lengths.split(",") if length)
+    return size_bytes
 
 
 def _group_size(attributes: str) -> int | None:
@@ -296,6 +298,6 @@ def _group_size(attributes: str) -> int | None:
     if match is None:
         return None
     if match[3]:
-        sizes = dict(axis.split("=") for axis in match[3].split(","))
-        return math.prod(int(sizes[axis]) for axis in match[4].split(","))
+        size_by_axis = dict(axis.split("=") for axis in match[3].split(","))
+        return math.prod(int(size_by_axis[axis]) for axis in match[4].split(","))
     return int(match[2]) if match[2] else match[1].count(",") + 1

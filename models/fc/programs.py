@@ -118,16 +118,16 @@ def fc_data_ff(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], ba
 
 def fc_data(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff, each summed over the workers: in the backend's way, or after the backward pass."""
-    losses = [_loss_of(worker, problem, part) for part in micro_batches(problem, batch)]
-    several_losses = len(losses) > 1
+    losses = [_loss_of(worker, problem, micro_batch) for micro_batch in micro_batches(problem, batch)]
+    has_several_losses = len(losses) > 1
     if problem.overlap == "on":
-        if several_losses:
+        if has_several_losses:
             loss, gradients = worker.summed_accumulated_gradient(losses, weights)
         else:
             loss, gradients = worker.summed_gradient(losses[0], weights)
     else:
         loss, local_gradients = (
-            worker.accumulated_gradient(losses, weights) if several_losses else worker.gradient(losses[0], weights)
+            worker.accumulated_gradient(losses, weights) if has_several_losses else worker.gradient(losses[0], weights)
         )
         gradients = [worker.all_reduce(gradient) for gradient in worker.after_all(local_gradients)]
     return loss, _reduced(problem, gradients)
@@ -343,7 +343,7 @@ def fc_phy(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch:
     """Gradients by autodiff of each block's own loss."""
     blocks = problem.phy_blocks
     depth = len(weights) // blocks
-    x, labels = (ops.split(part, blocks, axis=0) if blocks > 1 else [part] for part in batch)
+    x, labels = (ops.split(array, blocks, axis=0) if blocks > 1 else [array] for array in batch)
 
     def loss(weights: Sequence[Tensor]) -> Tensor:
         block_weights = [weights[k * depth : (k + 1) * depth] for k in range(blocks)]
@@ -398,8 +398,12 @@ def layered_output(worker: Worker, problem: FcProblem, weights: Sequence[Tensor]
 
 def micro_batches(problem: FcProblem, batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Return the parts of a batch and its labels that are computed one after the other."""
-    parts = problem.gradient_accumulation
-    return list(zip(*(ops.split(part, parts, axis=0) for part in batch), strict=True)) if parts > 1 else [batch]
+    micro_batch_count = problem.gradient_accumulation
+    return (
+        list(zip(*(ops.split(array, micro_batch_count, axis=0) for array in batch), strict=True))
+        if micro_batch_count > 1
+        else [batch]
+    )
 
 
 def _segment(worker: Worker, problem: FcProblem, segment: Sequence[range], x: Tensor, *weights: Tensor) -> Tensor:

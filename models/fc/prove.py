@@ -141,12 +141,12 @@ def train(problem: FcProblem, seed: int, steps: int) -> Trained:
     The FC modes in NumPy in a single process. There are no workers: what is divided among them is one sum here. Only
     fc_phy has its own rule.
     """
-    batch, labels = (part.astype(np.float64) for part in draw_batch(problem, seed))
+    batch, labels = (array.astype(np.float64) for array in draw_batch(problem, seed))
     models = [[weight.astype(np.float64) for weight in draw_weights(problem, seed)] for _ in range(problem.copies)]
-    parts = list(zip(np.split(batch, problem.copies), np.split(labels, problem.copies), strict=True))
+    copy_batches = list(zip(np.split(batch, problem.copies), np.split(labels, problem.copies), strict=True))
     losses, gradients = [0.0], [list[Array]()]
     for _ in range(steps):
-        outcomes = [backward(model, *part) for model, part in zip(models, parts, strict=True)]
+        outcomes = [backward(model, *copy_batch) for model, copy_batch in zip(models, copy_batches, strict=True)]
         losses, gradients = [loss for loss, _ in outcomes], [gradient for _, gradient in outcomes]
         if not MODES[problem.mode].trains:
             gradients = [[] for _ in models]

@@ -135,13 +135,13 @@ class Ranks(WorkerGroup):
         if not self.traffic().calls or self._partition != "program":
             return None
         limit_s = WATCHED_LEAST_S + WATCHED_SLOWER * (epochs + 1) * steps * self._step_s
-        by_epoch = list(zip(*self._ask("watched", steps, epochs, limit_s=limit_s), strict=True))
-        if not by_epoch:
+        ranks_by_epoch = list(zip(*self._ask("watched", steps, epochs, limit_s=limit_s), strict=True))
+        if not ranks_by_epoch:
             return None
         return Communication(
             TimingMethod.TIMED if TABLE[self.backend].fc_in_processes else TimingMethod.PROFILED,
-            [statistics.fmean(step_s for step_s, _ in workers) for workers in by_epoch],
-            [statistics.fmean(step_s - inside_s for step_s, inside_s in workers) for workers in by_epoch],
+            [statistics.fmean(step_s for step_s, _ in workers) for workers in ranks_by_epoch],
+            [statistics.fmean(step_s - inside_s for step_s, inside_s in workers) for workers in ranks_by_epoch],
         )
 
     def traced(self, order: TraceOrder) -> None:

@@ -94,8 +94,8 @@ def _exchanged(start: WorkerStart, requests: Connection, message: str) -> list[s
     """Return the messages of all workers, which the process that measures collects. Raises `NotMet`."""
     requests.send((MEET, message))
     if not requests.poll(start.timeout_s):
-        size = start.order.problem.workers
-        raise NotMet(f"the {size} workers did not all connect within {start.timeout_s:g} s")
+        worker_count = start.order.problem.workers
+        raise NotMet(f"the {worker_count} workers did not all connect within {start.timeout_s:g} s")
     messages: list[str] = requests.recv()
     return messages
 

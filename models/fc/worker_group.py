@@ -65,7 +65,7 @@ class WorkerState:
 
 def placement(rank: int, devices: Iterable[object], weights: Iterable[Any], batch: Iterable[Any]) -> WorkerPlacement:
     """Return the placement of a worker's arrays on these devices; `batch` are its batch and its labels."""
-    shapes, (rows, labels) = ([list(map(int, array.shape)) for array in part] for part in (weights, batch))
+    shapes, (rows, labels) = ([list(map(int, array.shape)) for array in arrays] for arrays in (weights, batch))
     return WorkerPlacement(rank, ", ".join(sorted(set(map(str, devices)))), shapes, rows, labels)
 
 
@@ -210,9 +210,9 @@ def whole(problem: FcProblem, pieces: Sequence[Sequence[Array]]) -> list[list[Ar
         return [list(rank_pieces[k : k + depth]) for rank_pieces in pieces for k in range(0, len(rank_pieces), depth)]
     if problem.kind is Parallelism.PIPELINE:
         return [[array for rank_pieces in pieces for array in rank_pieces]]
-    different = problem.weight_pieces
+    distinct_count = problem.weight_pieces
     for rank, rank_pieces in enumerate(pieces):
-        if not all(np.array_equal(a, b) for a, b in zip(pieces[rank % different], rank_pieces, strict=True)):
-            worker_text = f"worker {rank % different} in {problem.mode}"
+        if not all(np.array_equal(a, b) for a, b in zip(pieces[rank % distinct_count], rank_pieces, strict=True)):
+            worker_text = f"worker {rank % distinct_count} in {problem.mode}"
             raise ValueError(f"worker {rank} of {problem.workers} has other values than {worker_text}")
-    return [[np.concatenate(parts, axis=0) for parts in zip(*pieces[:different], strict=True)]]
+    return [[np.concatenate(parts, axis=0) for parts in zip(*pieces[:distinct_count], strict=True)]]

@@ -64,7 +64,7 @@ def check(target: Target, batch_size: int | None) -> FlopCheck:
     model = workload.model
     batch = batch_size or workloads()[target.workload].batch_size
     x, y = workload.samples(batch, 0)
-    by_layer = layers_flops(model)
+    flops_by_layer = layers_flops(model)
     counted_flops = counter().forward(model, x)
     tool = counter().framework(model, x, y)
     return FlopCheck(
@@ -72,8 +72,8 @@ def check(target: Target, batch_size: int | None) -> FlopCheck:
         params=target.params,
         backend=keras.backend.backend(),
         batch_size=batch,
-        analytic=None if by_layer is None else batch * forward_flops(by_layer),
-        analytic_train=None if by_layer is None else batch * train_flops(by_layer),
+        analytic=None if flops_by_layer is None else batch * forward_flops(flops_by_layer),
+        analytic_train=None if flops_by_layer is None else batch * train_flops(flops_by_layer),
         counted=counted_flops,
         framework=tool.forward_flops,
         framework_train=tool.train_flops,
@@ -96,14 +96,14 @@ def recording(model: Any) -> Iterator[dict[int, int]]:
     The backward pass needs these inputs again to compute the weights' gradients.
     """
     elements: dict[int, int] = {}
-    watched = list(leaves(model))
-    for layer in watched:
+    recorded_layers = list(leaves(model))
+    for layer in recorded_layers:
         # On the instance, bypassing Keras's attribute tracking: class and weights remain unchanged.
         layer.__dict__["call"] = _noting(layer, elements)
     try:
         yield elements
     finally:
-        for layer in watched:
+        for layer in recorded_layers:
             del layer.__dict__["call"]
 
 

@@ -90,9 +90,11 @@ def _convolution(equation: Any) -> int:
     """
     inputs, kernel = (variable.aval.shape for variable in equation.invars)
     output_axis, input_axis, *_ = equation.params["dimension_numbers"].rhs_spec
-    by_outputs = math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[output_axis]
-    by_inputs = math.prod(inputs) * math.prod(kernel) // (kernel[input_axis] * equation.params["feature_group_count"])
-    return int(2 * min(by_outputs, by_inputs))
+    output_products = math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[output_axis]
+    input_products = (
+        math.prod(inputs) * math.prod(kernel) // (kernel[input_axis] * equation.params["feature_group_count"])
+    )
+    return int(2 * min(output_products, input_products))
 
 
 def _recurrent(equation: Any) -> int:

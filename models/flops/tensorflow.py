@@ -102,21 +102,21 @@ def _depthwise(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
 
 def _einsum(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
     equation = _text(attributes["equation"]).replace(" ", "").split("->")[0]
-    sizes: dict[str, int] = {}
+    size_by_letter: dict[str, int] = {}
     for letters, operand in zip(equation.split(","), inputs, strict=True):
-        sizes.update(zip(letters, map(int, operand.shape), strict=True))
-    return 2 * math.prod(sizes.values()) if len(inputs) > 1 else 0
+        size_by_letter.update(zip(letters, map(int, operand.shape), strict=True))
+    return 2 * math.prod(size_by_letter.values()) if len(inputs) > 1 else 0
 
 
 def _recurrent(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
     """Count `CudnnRNN`, V2 or V3, whose inputs are the sequences, the first states h and c, and all parameters."""
     sequences, state_h, state_c, parameters = (tensor.shape for tensor in inputs[:4])
     batch = sequences[1 if attributes.get("time_major", True) else 0]
-    cells = math.prod(map(int, state_h)) // (int(batch) * int(state_h[-1]))
+    cell_count = math.prod(map(int, state_h)) // (int(batch) * int(state_h[-1]))
     mode = _text(attributes["rnn_mode"])
     # Only an LSTM has a state c; with a projection c alone has the width of the gates.
     hidden = int(state_c[-1] if mode == "lstm" else state_h[-1])
-    return recurrent_flops(sequences, flat_matrix_elements(math.prod(map(int, parameters)), mode, hidden, cells))
+    return recurrent_flops(sequences, flat_matrix_elements(math.prod(map(int, parameters)), mode, hidden, cell_count))
 
 
 def _twice(shape: Any) -> int:

@@ -77,11 +77,11 @@ def load_digits() -> tuple[Any, Any]:
 
     try:
         from sklearn import datasets
-    except ImportError as problem:
+    except ImportError as error:
         raise DatasetUnavailable(
             "data 'digits' requires scikit-learn, which is not installed; install scikit-learn>=1.7, or use data: "
             "synthetic"
-        ) from problem
+        ) from error
     bunch = datasets.load_digits()
     grey = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
     return grey[..., None], bunch.target.astype(np.int32)
@@ -188,8 +188,8 @@ def _from_folder(source: KerasDataset, folder: Path) -> tuple[Any, Any]:
     try:
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as problem:
-        raise DatasetUnavailable(_advice(source, path, problem.strerror or str(problem))) from None
+    except OSError as error:
+        raise DatasetUnavailable(_advice(source, path, error.strerror or str(error))) from None
     if sha256 != source.sha256:
         raise DatasetUnavailable(_advice(source, path, f"the file is incomplete or another one (sha256 {sha256})"))
     return source.read(path)
@@ -204,9 +204,9 @@ def _by_keras(source: KerasDataset) -> tuple[Any, Any]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             (x, y), _ = getattr(keras.datasets, source.module).load_data()
-    except Exception as problem:  # Keras raises a bare Exception when a download fails
-        why = " ".join(str(problem).split()) or type(problem).__name__
-        raise DatasetUnavailable(_advice(source, download_path, why)) from problem
+    except Exception as error:  # Keras raises a bare Exception when a download fails
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise DatasetUnavailable(_advice(source, download_path, why)) from error
     finally:
         socket.setdefaulttimeout(previous_timeout_s)
     return x, y

@@ -108,8 +108,8 @@ def _decoders(data: Sequence[bytes], size: int) -> dict[str, DecoderCost]:
         except DecoderUnavailable:
             continue
         decodes = [Decode(name, size, scaled=scaled) for scaled in (False, True)]
-        if accepted := [image for image in data if all(_accepts(decode, image) for decode in decodes)]:
-            costs[name] = DecoderCost(*(_decode_s(decode, accepted) for decode in decodes))
+        if accepted_images := [image for image in data if all(_accepts(decode, image) for decode in decodes)]:
+            costs[name] = DecoderCost(*(_decode_s(decode, accepted_images) for decode in decodes))
     return costs
 
 
@@ -216,8 +216,8 @@ def limits(files: Sequence[Path]) -> StorageLimits:
 def _places(files: Sequence[Path]) -> list[Place]:
     """Return places to read, in random order: the begin of a small file, and of every 4 MiB of a large one."""
     drawn_files = random.Random(SEED).sample(list(files), min(len(files), MOST_PLACES))
-    sizes = [(path, _size(path)) for path in drawn_files]
-    places = [(path, offset) for path, size in sizes for offset in range(0, size, LARGE_BYTES)]
+    sized_files = [(path, _size(path)) for path in drawn_files]
+    places = [(path, offset) for path, size_bytes in sized_files for offset in range(0, size_bytes, LARGE_BYTES)]
     random.Random(SEED).shuffle(places)
     return places[:MOST_PLACES]
 
@@ -235,16 +235,16 @@ Trial = tuple[int, int, float]
 
 def _trial(places: Sequence[Place], readers: int, length: int, limit_s: float) -> Trial | None:
     """Read each place once, for a limited time; None if the bytes did not come from storage."""
-    stored_before, begun_s = _delivered(), time.perf_counter()
+    bytes_before, begun_s = _delivered(), time.perf_counter()
     shares = [list(islice(places, number, None, readers)) for number in range(readers)]
     with ThreadPoolExecutor(readers) as pool:
         totals = list(pool.map(_reading(begun_s, length, limit_s), shares))
     taken_s = time.perf_counter() - begun_s
     reads, read_bytes = (sum(column) for column in zip(*totals, strict=True))
-    stored = _delivered()
-    if not reads or stored is None or stored_before is None:
+    delivered_bytes = _delivered()
+    if not reads or delivered_bytes is None or bytes_before is None:
         return None
-    if stored - stored_before < LEAST_DELIVERED * read_bytes:
+    if delivered_bytes - bytes_before < LEAST_DELIVERED * read_bytes:
         return None
     return reads, read_bytes, taken_s
 

@@ -61,11 +61,11 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.uint8]]
 
 
 def _drawn(count: int, shape: tuple[int, ...], seed: int, draw: Draw, dtype: type = np.float32) -> NDArray[Any]:
-    rows = max(1, BLOCK_BYTES // math.prod(shape))
+    block_rows = max(1, BLOCK_BYTES // math.prod(shape))
     out: NDArray[Any] = np.empty((count, *shape), dtype)
-    for block, start in enumerate(range(0, count, rows)):
-        part = out[start : start + rows]
-        part[...] = draw(_generator(seed, INPUTS, block), part.shape)
+    for block, start in enumerate(range(0, count, block_rows)):
+        block_array = out[start : start + block_rows]
+        block_array[...] = draw(_generator(seed, INPUTS, block), block_array.shape)
     return out
 
 

@@ -118,11 +118,13 @@ class UserSource:
 
 def _checked_options(name: str, options: Mapping[str, Any]) -> tuple[list[Path], int | None]:
     """Return the files and the depth among the options that a workload returns with its source."""
-    if unknown := [str(key) for key in options if key not in OPTIONS]:
-        raise ValueError(f"{name}: the options of a source are {', '.join(OPTIONS)}. Received: {', '.join(unknown)}")
+    if unknown_keys := [str(key) for key in options if key not in OPTIONS]:
+        raise ValueError(
+            f"{name}: the options of a source are {', '.join(OPTIONS)}. Received: {', '.join(unknown_keys)}"
+        )
     files = [Path(file).absolute() for file in options.get("files", ())]
-    if missing := next((file for file in files if not file.is_file()), None):
-        raise ValueError(f"{name}: files: must exist. Received: {missing}")
+    if missing_file := next((file for file in files if not file.is_file()), None):
+        raise ValueError(f"{name}: files: must exist. Received: {missing_file}")
     depth = options.get("depth")
     if depth is not None and (type(depth) is not int or depth < 0):
         raise ValueError(f"{name}: depth: a whole number of batches, 0 or more. Received: {depth!r}")
@@ -172,7 +174,7 @@ def _static(spec: Any) -> bool:
     """Return whether each batch of a data set has the same number of samples, by its specification."""
     import keras
 
-    return all(part.shape[0] is not None for part in keras.tree.flatten(spec) if getattr(part, "shape", None))
+    return all(leaf.shape[0] is not None for leaf in keras.tree.flatten(spec) if getattr(leaf, "shape", None))
 
 
 def _is_py_dataset(source: Any) -> bool:

@@ -148,13 +148,13 @@ def _downloaded(name: str, url: str, dataset_dir: str | None) -> Path:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return Path(keras.utils.get_file(name, url, cache_subdir="models"))
-    except Exception as problem:  # Keras raises a bare Exception when a download fails
-        reason = " ".join(str(problem).split()) or type(problem).__name__
+    except Exception as error:  # Keras raises a bare Exception when a download fails
+        reason = " ".join(str(error).split()) or type(error).__name__
         place_text = f"{dataset_dir} (--datasets)" if dataset_dir else "a folder, and name that with --datasets"
         raise WeightsUnavailable(
             f"base_model: imagenet needs the file {name}, which cannot be downloaded: {reason}. Get {url} where there "
             f"is a network and put it in {place_text}; or use base_model: none"
-        ) from problem
+        ) from error
     finally:
         socket.setdefaulttimeout(previous_timeout_s)
 
@@ -168,11 +168,11 @@ def load_weights(network: Any, path: Path) -> None:
             network.load_weights(path)
         else:
             network.set_weights(_saved_network(network, path).get_weights())
-    except (OSError, ValueError, KeyError) as problem:
-        reason = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+    except (OSError, ValueError, KeyError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise WeightsUnavailable(
             f"base_model: {path} has no weights of {network.name} without its classifier: {reason}"
-        ) from problem
+        ) from error
 
 
 def _saved_network(network: Any, path: Path) -> Any:

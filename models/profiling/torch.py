@@ -110,15 +110,15 @@ class Profiler:
 
 def _nodes(root: Any) -> Iterator[str]:
     """Yield the kind of each node of an autograd graph."""
-    waiting, visited = [root], {root}
-    while waiting:
-        node = waiting.pop()
+    waiting_nodes, visited = [root], {root}
+    while waiting_nodes:
+        node = waiting_nodes.pop()
         yield type(node).__name__
         following = {
             following_node for following_node, _ in node.next_functions if following_node is not None
         } - visited
         visited |= following
-        waiting += following
+        waiting_nodes += following
 
 
 class OperatorCall(NamedTuple):

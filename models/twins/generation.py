@@ -64,8 +64,8 @@ def _block(take: Iterator[Any], width: int) -> BlockWeights:
     def matrix(rows: int) -> Affine:
         return Affine(next(take).reshape(rows, -1), next(take).reshape(-1))
 
-    parts = [matrix(width) for _ in range(3)]
-    projection = Affine(*(np.concatenate(pieces, axis=-1) for pieces in zip(*parts, strict=True)))
+    separate_projections = [matrix(width) for _ in range(3)]
+    projection = Affine(*(np.concatenate(pieces, axis=-1) for pieces in zip(*separate_projections, strict=True)))
     joined, attention_norm, hidden = matrix(width), Affine(next(take), next(take)), matrix(width)
     out = matrix(hidden.bias.size)
     return BlockWeights(attention_norm, projection, joined, Affine(next(take), next(take)), hidden, out)

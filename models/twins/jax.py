@@ -165,10 +165,10 @@ def _rmsprop(options: RMSprop) -> Update:
     def update(gradients: Sequence[Any], slots: Any, params: Sequence[Any]) -> tuple[Any, Any]:
         rate = options.rate / (1 + options.decay * slots["step"])
         squares = [options.rho * v + (1 - options.rho) * g**2 for v, g in zip(slots["squares"], gradients, strict=True)]
-        moved = [
+        moved_params = [
             p - rate * g / jnp.sqrt(v + options.epsilon) for p, g, v in zip(params, gradients, squares, strict=True)
         ]
-        return moved, {"step": slots["step"] + 1, "squares": squares}
+        return moved_params, {"step": slots["step"] + 1, "squares": squares}
 
     return update
 
@@ -181,11 +181,11 @@ def _adamw(options: AdamW) -> Update:
         means = [beta_1 * m + (1 - beta_1) * g for m, g in zip(slots["means"], gradients, strict=True)]
         squares = [two * v + (1 - two) * g**2 for v, g in zip(slots["squares"], gradients, strict=True)]
         corrected, scale = 1 - beta_1**step, 1 - two**step
-        moved = [
+        moved_params = [
             p - options.rate * (m / corrected / (jnp.sqrt(v / scale) + options.epsilon) + options.weight_decay * p)
             for p, m, v in zip(params, means, squares, strict=True)
         ]
-        return moved, {"step": step, "means": means, "squares": squares}
+        return moved_params, {"step": step, "means": means, "squares": squares}
 
     return update
 

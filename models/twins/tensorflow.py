@@ -178,8 +178,8 @@ def dense_network(model: Any) -> Network:
     rates = drop_rates(model)
 
     def logits(weights: Sequence[Any], x: Any) -> Any:
-        *hidden, (kernel, bias) = zip(weights[::2], weights[1::2], strict=True)
-        for (own_kernel, own_bias), rate in zip(hidden, rates, strict=True):
+        *hidden_weights, (kernel, bias) = zip(weights[::2], weights[1::2], strict=True)
+        for (own_kernel, own_bias), rate in zip(hidden_weights, rates, strict=True):
             x = _dropout(tf.nn.relu(x @ own_kernel + own_bias), rate)
         return x @ kernel + bias
 

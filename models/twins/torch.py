@@ -119,8 +119,8 @@ class _Native(_Steps):
         network = NETWORKS[workload](model).to(device)
         self._pairs = pairs(network, model)
         with torch.no_grad():
-            for parameter, weight, transposed in self._pairs:
-                value = from_keras(weight.numpy(), tuple(parameter.shape), transposed)
+            for parameter, weight, is_transposed in self._pairs:
+                value = from_keras(weight.numpy(), tuple(parameter.shape), is_transposed)
                 parameter.copy_(torch.from_numpy(np.ascontiguousarray(value)))
         self._optimizer = optimizer = _own_optimizer(model, [parameter for parameter, _, _ in self._pairs])
         forward = torch.compile(network) if compiled.jit else network
@@ -143,8 +143,8 @@ class _Native(_Steps):
         return _updates_of(self._optimizer)
 
     def write_back(self) -> None:
-        for parameter, weight, transposed in self._pairs:
-            value = to_keras(parameter.detach().cpu().numpy(), tuple(weight.shape), transposed)
+        for parameter, weight, is_transposed in self._pairs:
+            value = to_keras(parameter.detach().cpu().numpy(), tuple(weight.shape), is_transposed)
             weight.assign(np.ascontiguousarray(value))
 
 
@@ -165,9 +165,9 @@ class TorchRMSprop(torch.optim.Optimizer):  # type: ignore[misc]
         rate = options.rate / (1 + options.decay * self.count)
         torch._foreach_mul_(self._squares, options.rho)
         torch._foreach_addcmul_(self._squares, gradients, gradients, 1 - options.rho)
-        roots = torch._foreach_add(self._squares, options.epsilon)
-        torch._foreach_sqrt_(roots)
-        torch._foreach_addcdiv_(self._parameters, gradients, roots, -rate)
+        square_roots = torch._foreach_add(self._squares, options.epsilon)
+        torch._foreach_sqrt_(square_roots)
+        torch._foreach_addcdiv_(self._parameters, gradients, square_roots, -rate)
         self.count += 1
 
 
@@ -200,12 +200,12 @@ class DenseNetwork(nn.Module):  # type: ignore[misc]
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        sizes = [tuple(variable.shape) for variable in model.trainable_variables[::2]]
-        hidden = [
-            nn.Sequential(nn.Linear(*size), nn.ReLU(), nn.Dropout(rate))
-            for size, rate in zip(sizes[:-1], drop_rates(model), strict=True)
+        shapes = [tuple(variable.shape) for variable in model.trainable_variables[::2]]
+        hidden_layers = [
+            nn.Sequential(nn.Linear(*shape), nn.ReLU(), nn.Dropout(rate))
+            for shape, rate in zip(shapes[:-1], drop_rates(model), strict=True)
         ]
-        self.layers = nn.Sequential(*hidden, nn.Linear(*sizes[-1]))
+        self.layers = nn.Sequential(*hidden_layers, nn.Linear(*shapes[-1]))
 
     def forward(self, x: Any) -> Any:
         """Return the logits."""
@@ -218,16 +218,16 @@ class ConvolutionalNetwork(nn.Module):  # type: ignore[misc]
     def __init__(self, model: Any) -> None:
         super().__init__()
         kernels = [tuple(variable.shape) for variable in model.trainable_variables[::2]]
-        first, second, last = drop_rates(model)
+        first_rate, second_rate, last_rate = drop_rates(model)
         a, b, c, d = (
-            nn.Conv2d(size[2], size[3], 3, padding=padding)
-            for size, padding in zip(kernels[:4], (1, 0, 1, 0), strict=True)
+            nn.Conv2d(shape[2], shape[3], 3, padding=padding)
+            for shape, padding in zip(kernels[:4], (1, 0, 1, 0), strict=True)
         )
         self.convolutions = nn.Sequential(
-            *(a, nn.ReLU(), b, nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(first)),
-            *(c, nn.ReLU(), d, nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(second)),
+            *(a, nn.ReLU(), b, nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(first_rate)),
+            *(c, nn.ReLU(), d, nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(second_rate)),
         )
-        self.head = nn.Sequential(nn.Linear(*kernels[4]), nn.ReLU(), nn.Dropout(last), nn.Linear(*kernels[5]))
+        self.head = nn.Sequential(nn.Linear(*kernels[4]), nn.ReLU(), nn.Dropout(last_rate), nn.Linear(*kernels[5]))
 
     def forward(self, x: Any) -> Any:
         """Return the logits; the features of a pixel stay together, as in Keras."""
@@ -269,11 +269,13 @@ class CausalBlock(nn.Module):  # type: ignore[misc]
     def forward(self, x: Any) -> Any:
         """(batch, length, width) to the same."""
         normal = self.norm(x)
-        parts = [
+        attention_inputs = [
             project(normal).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         ]
-        attended = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        attended = functional.scaled_dot_product_attention(
+            attention_inputs[0], attention_inputs[1], attention_inputs[2], is_causal=True
+        )
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         return x + self.feed(x)
 

@@ -117,12 +117,15 @@ class TimedCollective:
 
 def sizes_bytes(total: int) -> list[tuple[int, int]]:
     """Return the sizes to measure up to that of all gradients, and how often each is called."""
-    sizes = []
-    size = SMALLEST_BYTES
-    while size < total:
-        sizes.append(size)
-        size *= FACTOR
-    return [(size, next(calls for most, calls in CALLS if size <= most)) for size in [*sizes, total]]
+    sizes_so_far = []
+    size_bytes = SMALLEST_BYTES
+    while size_bytes < total:
+        sizes_so_far.append(size_bytes)
+        size_bytes *= FACTOR
+    return [
+        (size_bytes, next(call_count for most, call_count in CALLS if size_bytes <= most))
+        for size_bytes in [*sizes_so_far, total]
+    ]
 
 
 def write(folder: Path, collectives: Sequence[TimedCollective]) -> None:

@@ -97,11 +97,13 @@ def load(results: Path) -> tuple[list[ProvedMode], list[str]]:
     """Return the stored proofs, and a line if the file is invalid. Changes no file."""
     path = results / PATH
     try:
-        stored = decode(StoredProofs, files.read_json(path, root=results), "proof")
+        stored_proofs = decode(StoredProofs, files.read_json(path, root=results), "proof")
     except FileNotFoundError:
         return [], []
     except (OSError, CodecError) as error:
         return [], [f"{path}: not a proof of the FC modes: {error}"]
-    if stored.version != PROOF_VERSION:
-        return [], [f"{path}: not a proof of the FC modes: version must be {PROOF_VERSION}, got {stored.version}"]
-    return stored.modes, []
+    if stored_proofs.version != PROOF_VERSION:
+        return [], [
+            f"{path}: not a proof of the FC modes: version must be {PROOF_VERSION}, got {stored_proofs.version}"
+        ]
+    return stored_proofs.modes, []

@@ -139,8 +139,10 @@ def _with_task(settings: Settings, problem: FcProblem) -> Settings:
     """
     settings = replace(settings, nodes=1) if problem.workers == 1 and settings.nodes > 1 else settings
     values = asdict(problem)
-    changed = {name: values[name] for name in values if values[name] != settings.params.get(name, DEFAULTS[name])}
-    params = {name: value for name, value in changed.items() if name not in ("batch_size", "precision")}
+    changed_values = {
+        name: values[name] for name in values if values[name] != settings.params.get(name, DEFAULTS[name])
+    }
+    params = {name: value for name, value in changed_values.items() if name not in ("batch_size", "precision")}
     stored = stored_params({**settings.params, **params})
     return settings if stored == settings.params else replace(settings, params=stored)
 
@@ -239,8 +241,8 @@ def _pipeline_problems(problem: FcProblem) -> list[str]:
 
 
 def _accumulation_problems(problem: FcProblem) -> list[str]:
-    parts = problem.workers * problem.gradient_accumulation
-    if problem.gradient_accumulation == 1 or problem.batch_size % parts == 0:
+    part_count = problem.workers * problem.gradient_accumulation
+    if problem.gradient_accumulation == 1 or problem.batch_size % part_count == 0:
         return []
     condition = f"times workers ({problem.workers}) must divide batch_size ({problem.batch_size})"
     return [f"gradient_accumulation: {condition}, got {problem.gradient_accumulation}"]
@@ -312,13 +314,13 @@ def _network_problems(settings: Settings, problem: FcProblem) -> list[str]:
         why = "workers in one process do not pack gradients; set network, such as 200mbit"
         return [f"bytes_per_pack: must be 0 with network {LOCAL}; {why}"] if problem.bytes_per_pack else []
     if settings.device not in backend.network_devices:
-        where = f"{backend.name} on {settings.device}"
+        place_text = f"{backend.name} on {settings.device}"
         able_text = ", ".join(
             f"{able_backend.name} on {device}"
             for able_backend in TABLE.values()
             for device in able_backend.network_devices
         )
-        return [f"network: must be {LOCAL} for {where}, got {network}; available for {able_text}"]
+        return [f"network: must be {LOCAL} for {place_text}, got {network}; available for {able_text}"]
     if backend.network_modes and mode not in backend.network_modes:
         able_text = f"available for {_list(backend.network_modes)}"
         return [f"network: must be {LOCAL} for {mode} on {backend.name}, got {network}; {able_text}"]
@@ -418,8 +420,8 @@ def segments(count: int, fused: str, *, recompute: bool) -> list[list[range]]:
     units: list[range] = []
     while (next_layer := units[-1].stop if units else 0) < count:
         units.append(starting.get(next_layer, range(next_layer, next_layer + 1)))
-    size = math.ceil(math.sqrt(len(units))) if recompute else len(units)
-    return [units[start : start + size] for start in range(0, len(units), size)]
+    segment_size = math.ceil(math.sqrt(len(units))) if recompute else len(units)
+    return [units[start : start + segment_size] for start in range(0, len(units), segment_size)]
 
 
 def capacities_bytes(cap_mb: float) -> list[int]:
@@ -434,11 +436,11 @@ def buckets_by_capacity(sizes_bytes: Iterable[int], capacities: Sequence[int]) -
     """Return the positions of the gradients of each bucket, given their sizes in the order of the backward pass."""
     buckets: list[list[int]] = []
     open_bytes = 0
-    for index, size in enumerate(sizes_bytes):
+    for index, gradient_bytes in enumerate(sizes_bytes):
         if not open_bytes:
             buckets.append([])
         buckets[-1].append(index)
-        open_bytes += size
+        open_bytes += gradient_bytes
         if open_bytes >= capacities[min(len(buckets), len(capacities)) - 1]:
             open_bytes = 0
     return buckets

@@ -301,11 +301,11 @@ def traffic_per_step(problem: FcProblem) -> Traffic:
 def least_memory_bytes(problem: FcProblem) -> int:
     """Return the least memory of all workers together: weights, their gradients, each layer's input, its gradient."""
     arrays = 2 if MODES[problem.mode].trains else 1
-    weights = sum(rows * columns for rows, columns in problem.shapes)
+    weight_count = sum(rows * columns for rows, columns in problem.shapes)
     if problem.kind in (Parallelism.DATA, Parallelism.HYBRID):
-        weights *= problem.data_size
+        weight_count *= problem.data_size
     inputs = problem.batch_size * problem.weight_size * (problem.level + 1 if MODES[problem.mode].trains else 2)
-    return (arrays * weights + inputs) * problem.copies * variable_bytes(problem.precision)
+    return (arrays * weight_count + inputs) * problem.copies * variable_bytes(problem.precision)
 
 
 def expected_shapes(problem: FcProblem, rank: int) -> tuple[list[list[int]], list[int], list[int]]:
@@ -313,14 +313,14 @@ def expected_shapes(problem: FcProblem, rank: int) -> tuple[list[list[int]], lis
 
     In fc_pipeline the first worker has the batch and the last the labels; the others have no rows of them.
     """
-    size, samples, pieces = problem.weight_size, problem.samples_per_step, problem.weight_pieces
+    weight_size, samples, pieces = problem.weight_size, problem.samples_per_step, problem.weight_pieces
     weights = [[rows // pieces, columns] for rows, columns in (problem.shapes[k] for k in problem.layers_of(rank))]
     if problem.kind is Parallelism.PIPELINE:
         rows, labelled = samples * (rank == 0), samples * (rank == problem.workers - 1)
-        return weights, [rows, size], [labelled, 1]
+        return weights, [rows, weight_size], [labelled, 1]
     blocks = problem.phy_blocks if problem.kind is Parallelism.PHYSICS else 1
     rows = samples // problem.data_size
-    return weights * blocks, [rows, size // problem.model_size], [rows // problem.model_size, 1]
+    return weights * blocks, [rows, weight_size // problem.model_size], [rows // problem.model_size, 1]
 
 
 def layout_problem(problem: FcProblem, parallel: Parallel) -> str | None:

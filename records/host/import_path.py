@@ -27,14 +27,14 @@ def ignore_other_modules() -> None:
     sys.path.sort(key=lambda folder: folder in other_folders)
 
 
-def search_path(roots: Sequence[str], path: Sequence[str]) -> list[str]:
+def search_path(module_roots: Sequence[str], path: Sequence[str]) -> list[str]:
     """Return where modules are looked for: the standard library, the user's folders, installed packages.
 
     A user's `data` comes before an installed one; a user's `random` does not replace the standard one.
     """
     installed = [place for place, folder in enumerate(path) if folder.endswith(("site-packages", "dist-packages"))]
     place = min(installed, default=len(path))
-    return [*path[:place], *roots, *path[place:]]
+    return [*path[:place], *module_roots, *path[place:]]
 
 
 def _is_working_folder(folder: str) -> bool:

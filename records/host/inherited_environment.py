@@ -36,13 +36,13 @@ def recorded(environment: Mapping[str, str]) -> list[str]:
 @contextmanager
 def kept(environment: MutableMapping[str, str]) -> Iterator[None]:
     """Restore the recorded variables at the end: OpenCV, which Keras imports if it is there, changes one of them."""
-    previous = {name: environment[name] for name in RECORDED if name in environment}
+    previous_values = {name: environment[name] for name in RECORDED if name in environment}
     try:
         yield
     finally:
         for name in RECORDED:
             environment.pop(name, None)
-        environment.update(previous)
+        environment.update(previous_values)
 
 
 def cuda_cache_state(environment: Mapping[str, str]) -> str | None:

@@ -101,9 +101,9 @@ def _unread(path: str, error: OSError) -> Unread:
 
 
 def _content(descriptor: int) -> bytes:
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     left_bytes = LIMIT_BYTES
-    while left_bytes > 0 and (part := os.read(descriptor, left_bytes)):
-        parts.append(part)
-        left_bytes -= len(part)
-    return b"".join(parts)
+    while left_bytes > 0 and (chunk := os.read(descriptor, left_bytes)):
+        chunks.append(chunk)
+        left_bytes -= len(chunk)
+    return b"".join(chunks)

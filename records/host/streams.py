@@ -36,8 +36,8 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         """Write a text; return the number of characters it had."""
-        parts = _MOVES.split(text) if self._stream.isatty() else [text]
-        printable_text = "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
+        text_pieces = _MOVES.split(text) if self._stream.isatty() else [text]
+        printable_text = "".join(piece if index % 2 else printable(piece) for index, piece in enumerate(text_pieces))
         try:
             self._stream.write(printable_text)
         except BrokenPipeError:
@@ -66,8 +66,8 @@ def standard_streams(own_process: bool) -> Iterator[None]:
     if own_process:
         _open_closed_descriptors()
     previous_streams = sys.stdin, sys.stdout, sys.stderr
-    with contextlib.ExitStack() as opened:
-        nothing = opened.enter_context(Path(os.devnull).open("r+", encoding="utf-8"))
+    with contextlib.ExitStack() as stack:
+        nothing = stack.enter_context(Path(os.devnull).open("r+", encoding="utf-8"))
         sys.stdin = previous_streams[0] or nothing
         sys.stdout, sys.stderr = (cast(TextIO, PrintableStream(stream or nothing)) for stream in previous_streams[1:])
         try:

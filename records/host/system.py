@@ -184,10 +184,10 @@ def _limit(tree: ProcTree, path: str) -> float | Unread | None:
 def _memberships(text: str) -> Iterator[tuple[str, str]]:
     """Yield (controller, path); version 2 has the controller ''. Lines are `id:controller,controller:path`."""
     for line in text.splitlines():
-        parts = line.split(":", 2)
-        if len(parts) == 3:
-            for controller in parts[1].split(","):
-                yield controller, parts[2]
+        fields = line.split(":", 2)
+        if len(fields) == 3:
+            for controller in fields[1].split(","):
+                yield controller, fields[2]
 
 
 def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:

@@ -60,18 +60,18 @@ def load_with_problems(results: Path) -> tuple[tuple[Influence, ...], list[str]]
     return tuple(influences), problems
 
 
-def keep(results: Path, measured: Sequence[Influence]) -> None:
+def keep(results: Path, new_influences: Sequence[Influence]) -> None:
     """Store measurements, each in place of an older one of its cell. Raises `StoreFailure`."""
-    for host_id in dict.fromkeys(influence.host_id for influence in measured):
+    for host_id in dict.fromkeys(influence.host_id for influence in new_influences):
         # A node of a cluster reports its own.
         name = host_id if CELL_ID.fullmatch(host_id) else file_name("host", host_id)
         path = results / FOLDER / f"{name}.json"
-        by_cell = {
+        influence_by_cell = {
             (influence.cell_id, influence.devices): influence
-            for influence in (*_read(path), *measured)
+            for influence in (*_read(path), *new_influences)
             if influence.host_id == host_id
         }
-        put(path, dumps(Influences([*by_cell.values()])))
+        put(path, dumps(Influences([*influence_by_cell.values()])))
 
 
 def _read(path: Path) -> list[Influence]:

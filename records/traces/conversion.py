@@ -69,27 +69,36 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
     """
     if not files:
         raise TraceError(f"{target.parent}: contains no file of a profiler")
-    parts = [_part(path, names or Names()) for path in files]
-    if not any(part.spans for part in parts):
+    converted_files = [_part(path, names or Names()) for path in files]
+    if not any(converted_file.spans for converted_file in converted_files):
         raise TraceError(
-            f"{files[0]}: contains no event of a profiler{parts[0].others}; record it again, or name another file"
+            f"{files[0]}: contains no event of a profiler{converted_files[0].others}; record it again, or name another "
+            "file"
         )
     steps = {
-        (part.first_worker, span.step) for part in parts for span in part.spans if span.track.kind is TrackKind.STEPS
+        (converted_file.first_worker, span.step)
+        for converted_file in converted_files
+        for span in converted_file.spans
+        if span.track.kind is TrackKind.STEPS
     }
     workers = {worker for worker, _ in steps} or {0}
     head = Head(
         backend,
-        workers=1 + max((span.track.worker for part in parts for span in part.spans), default=0),
-        device=next((part.device for part in parts if part.device != "cpu"), "cpu"),
+        workers=1
+        + max((span.track.worker for converted_file in converted_files for span in converted_file.spans), default=0),
+        device=next(
+            (converted_file.device for converted_file in converted_files if converted_file.device != "cpu"), "cpu"
+        ),
         steps=len(steps) // len(workers) or None,
         epochs=len({_place(path)[0] for path in files}),
-        warnings=_sentences(text for part in parts for text in part.warnings),
-        notes=_sentences(text for part in parts for text in part.notes),
+        warnings=_sentences(text for converted_file in converted_files for text in converted_file.warnings),
+        notes=_sentences(text for converted_file in converted_files for text in converted_file.notes),
     )
-    shifts = _shifts_ns(parts)
-    neutral.write(target, head, *_shifted(parts, shifts))
-    if summary := programs.of_xla({name: data for part in parts for name, data in part.programs.items()}):
+    shifts = _shifts_ns(converted_files)
+    neutral.write(target, head, *_shifted(converted_files, shifts))
+    if summary := programs.of_xla(
+        {name: data for converted_file in converted_files for name, data in converted_file.programs.items()}
+    ):
         programs.write(target.with_name(programs.PROGRAMS_NAME), summary)
     return head
 
@@ -118,14 +127,14 @@ def _place(path: Path) -> tuple[int, ...]:
 
 def _part(path: Path, names: Names) -> ConvertedFile:
     try:
-        part = _read(path, _place(path)[1], names)
+        converted_file = _read(path, _place(path)[1], names)
     except (LookupError, TypeError, ValueError) as error:
         raise TraceError(f"{path}: contains an invalid mark: {error}; record it again") from error
-    for span in part.spans:
+    for span in converted_file.spans:
         if span.track.worker >= neutral.MOST_WORKERS or abs(span.start_ns) + span.duration_ns > MOST_NS:
             text = f"{span.name!r} on device {span.track.worker} at {span.start_ns} ns for {span.duration_ns} ns"
             raise TraceError(f"{path}: contains an event out of range: {text}; record it again")
-    return part
+    return converted_file
 
 
 def _sentences(texts: Iterable[str]) -> list[str]:
@@ -138,56 +147,66 @@ def _read(path: Path, worker: int, names: Names) -> ConvertedFile:
     if backend_of(path) == "torch":
         recording = torch.read(path)
         spans, flows = torch.spans(recording, worker)
-        part = ConvertedFile(
+        converted_file = ConvertedFile(
             spans, flows, recording.clocks, recording.device, worker, recording.base_ns, notes=recording.notes
         )
-        return replace(part, others=kinds(recording.others))
+        return replace(converted_file, others=kinds(recording.others))
     profile = reader.read(path)
     spans, notes = _finished(tracks.spans(profile, worker, names))
-    part = ConvertedFile(
+    converted_file = ConvertedFile(
         spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings, programs=profile.programs
     )
-    return replace(part, notes=notes)
+    return replace(converted_file, notes=notes)
 
 
 def _finished(spans: list[Span]) -> tuple[list[Span], list[str]]:
     """Return the spans without the mark of a last step in which the profiler stopped, and what to say about it."""
-    marks = sorted((span for span in spans if span.track.kind is TrackKind.STEPS), key=lambda span: span.start_ns)
-    counts: dict[int | None, Counter[str]] = {mark.step: Counter() for mark in marks}
+    step_spans = sorted((span for span in spans if span.track.kind is TrackKind.STEPS), key=lambda span: span.start_ns)
+    counts: dict[int | None, Counter[str]] = {step_span.step: Counter() for step_span in step_spans}
     for span in spans:
         if span.track.kind in neutral.WORKING and span.step in counts:
             counts[span.step][span.name] += 1
     if not is_part(list(counts.values())):
         return spans, []
-    last_mark = marks[-1]
+    last_mark = step_spans[-1]
     length_text = f"{last_mark.duration_ns / 1e6:.3f} ms"
     text = f"{last_mark.name}, the last one ({length_text}), is left out: the profiler stopped before it ended"
     return [span for span in spans if span is not last_mark], [text]
 
 
-def _shifts_ns(parts: Sequence[ConvertedFile]) -> list[int]:
+def _shifts_ns(converted_files: Sequence[ConvertedFile]) -> list[int]:
     """Return each part's shift to a common clock, which is zero at the beginning of the first step."""
     # By how much a file's clock is ahead of the machine's; without marks, of the file's time base.
-    lags = [min((profiler - machine for profiler, machine in part.clocks), default=-part.base_ns) for part in parts]
+    lags = [
+        min(
+            (profiler_ns - machine_ns for profiler_ns, machine_ns in converted_file.clocks),
+            default=-converted_file.base_ns,
+        )
+        for converted_file in converted_files
+    ]
     for steps_only in (True, False):
         begins = [
             span.start_ns - lag
-            for part, lag in zip(parts, lags, strict=True)
-            for span in part.spans
+            for converted_file, lag in zip(converted_files, lags, strict=True)
+            for span in converted_file.spans
             if not steps_only or span.track.kind is TrackKind.STEPS
         ]
         if begins:
             return [-lag - min(begins) for lag in lags]
-    return [0] * len(parts)
+    return [0] * len(converted_files)
 
 
-def _shifted(parts: Sequence[ConvertedFile], shifts: Sequence[int]) -> tuple[Iterator[Span], Iterator[Flow]]:
+def _shifted(converted_files: Sequence[ConvertedFile], shifts: Sequence[int]) -> tuple[Iterator[Span], Iterator[Flow]]:
     """Return all spans and flows, each part's shifted to the common clock."""
-    pairs = list(zip(parts, shifts, strict=True))
-    spans = (span._replace(start_ns=span.start_ns + shift) for part, shift in pairs for span in part.spans)
+    pairs = list(zip(converted_files, shifts, strict=True))
+    spans = (
+        span._replace(start_ns=span.start_ns + shift)
+        for converted_file, shift in pairs
+        for span in converted_file.spans
+    )
     flows = (
         Flow(name, *(point._replace(at_ns=point.at_ns + shift) for point in ends))
-        for part, shift in pairs
-        for name, *ends in part.flows
+        for converted_file, shift in pairs
+        for name, *ends in converted_file.flows
     )
     return spans, flows

@@ -75,8 +75,8 @@ class _Reading:
     def next(self) -> str:
         """Return the next non-blank character without passing it. Raises `ValueError` at the end."""
         while True:
-            blank = _BLANK.match(self._text, self._at)
-            self._at = blank.end() if blank else self._at
+            match = _BLANK.match(self._text, self._at)
+            self._at = match.end() if match else self._at
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():

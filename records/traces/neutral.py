@@ -173,10 +173,10 @@ class Head:
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
     """Return the length of the union of these spans, each from start to end."""
-    total, reached = 0.0, -math.inf
+    total, reached_end = 0.0, -math.inf
     for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
+        total += max(0.0, end - max(start, reached_end))
+        reached_end = max(reached_end, end)
     return total
 
 
@@ -286,19 +286,19 @@ class _Text:
     def span(self, span: Span) -> str:
         track, name, op, start_ns, duration_ns, phase, layer, step, *of_device = span
         key = track[1], name, op, phase, layer
-        tail = self._tails.get(key) or self._tail(key)
+        tail_text = self._tails.get(key) or self._tail(key)
         numbers = "" if step is None else f',"step":{step}'
         if of_device != NO_DEVICE:
             pairs = zip(OF_DEVICE, of_device, strict=True)
             numbers += "".join(f',"{key}":{value}' for key, value in pairs if value is not None)
         times_text = f'"ts":{start_ns / 1000:.3f},"dur":{duration_ns / 1000:.3f}'
-        return f'{{"ph":"X",{self._of(track)},{times_text},{tail}{numbers}}}}},\n'
+        return f'{{"ph":"X",{self._of(track)},{times_text},{tail_text}{numbers}}}}},\n'
 
     def flow(self, number: int, flow: Flow) -> str:
         name = json.dumps(flow.name)
-        tail = f'"id":{number},"name":{name},"cat":{name}}},\n'
+        tail_text = f'"id":{number},"name":{name},"cat":{name}}},\n'
         source, target = (f'{self._of(point.track)},"ts":{point.at_ns / 1000:.3f}' for point in flow[1:])
-        return f'{{"ph":"s",{source},{tail}{{"ph":"f","bp":"e",{target},{tail}'
+        return f'{{"ph":"s",{source},{tail_text}{{"ph":"f","bp":"e",{target},{tail_text}'
 
     def _tail(self, key: tuple[TrackKind, str, str, Phase | None, str | None]) -> str:
         """Return the end of a span's line, without its step."""
@@ -306,8 +306,8 @@ class _Text:
         values = {"op": op, "phase": phase, "layer": layer}
         args = {name: value for name, value in values.items() if value is not None}
         members = {"name": name, "cat": phase or kind, "args": args}
-        self._tails[key] = tail = json.dumps(members, separators=(",", ":"))[1:-2]
-        return tail
+        self._tails[key] = tail_text = json.dumps(members, separators=(",", ":"))[1:-2]
+        return tail_text
 
     def _of(self, track: Track) -> str:
         if track not in self._places:
@@ -408,29 +408,35 @@ class Scopes:
 
     def _read(self, origin: str) -> tuple[Phase | None, str | None]:
         """Return phase and layer of an operation with this origin."""
-        parts = [_bare(part) for part in origin.split("/")]
-        marked_names = [part.removeprefix(_LAYER) for part in parts if part.startswith(_LAYER)]
-        layer = "/".join(marked_names or (part for part in parts if part in self._layers)) or None
-        return self._phase(origin, parts, layer is not None or self._model in parts), layer
+        scope_names = [_bare(scope_name) for scope_name in origin.split("/")]
+        marked_names = [scope_name.removeprefix(_LAYER) for scope_name in scope_names if scope_name.startswith(_LAYER)]
+        layer = (
+            "/".join(marked_names or (scope_name for scope_name in scope_names if scope_name in self._layers)) or None
+        )
+        return self._phase(origin, scope_names, layer is not None or self._model in scope_names), layer
 
-    def _phase(self, origin: str, parts: list[str], is_called: bool) -> Phase | None:
-        if "transpose(" in origin or _TAPE in parts:
+    def _phase(self, origin: str, scope_names: list[str], is_called: bool) -> Phase | None:
+        if "transpose(" in origin or _TAPE in scope_names:
             return Phase.BACKWARD
-        if marked_names := [part.removeprefix(_PHASE) for part in parts if part.startswith(_PHASE)]:
+        if marked_names := [
+            scope_name.removeprefix(_PHASE) for scope_name in scope_names if scope_name.startswith(_PHASE)
+        ]:
             return Phase(marked_names[-1])
-        if self._optimizer is not None and self._optimizer in parts:
+        if self._optimizer is not None and self._optimizer in scope_names:
             return Phase.UPDATE
-        phase = next((self._phases[part] for part in reversed(parts) if part in self._phases), None)
+        phase = next(
+            (self._phases[scope_name] for scope_name in reversed(scope_names) if scope_name in self._phases), None
+        )
         if phase is not None:
             return phase
         return Phase.FORWARD if "jvp(" in origin or is_called else None
 
 
-def _bare(part: str) -> str:
+def _bare(scope_name: str) -> str:
     """Return a scope without the transformations around it."""
-    while match := _WRAPPED.match(part):
-        part = match[1]
-    return part
+    while match := _WRAPPED.match(scope_name):
+        scope_name = match[1]
+    return scope_name
 
 
 def copy_of(name: str) -> str | None:

@@ -107,15 +107,15 @@ def _stored(path: Path, kind: type[T]) -> T | None:
 
 def _run(program: HloProgram) -> Iterable[HloOperation]:
     """Yield the operations of a program that run by themselves, those of loops once."""
-    waiting, entered = [program.entry], set()
-    while waiting:
-        name = waiting.pop()
+    waiting_names, entered = [program.entry], set()
+    while waiting_names:
+        name = waiting_names.pop()
         if name in entered:
             continue
         entered.add(name)
         for operation in program.computations.get(name, ()):
             if operation.opcode in _ENTERED:
-                waiting += operation.called
+                waiting_names += operation.called
             elif operation.opcode not in _NO_WORK:
                 yield operation
 

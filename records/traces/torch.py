@@ -302,7 +302,7 @@ def _leave_out_unfinished(recording: TorchRecording) -> str | None:
     for events in recording.threads.values():
         marks = sorted((event for event in events if _step_of(event) is not None), key=lambda event: event.start_ns)
         operations: list[list[str]] = [[] for _ in marks]
-        missing = [0] * len(marks)
+        missing_counts = [0] * len(marks)
         for event in sorted(events, key=lambda event: event.start_ns) if len(marks) > 1 else ():
             index = bisect_right(marks, event.start_ns, key=lambda mark: mark.start_ns) - 1
             if index < 0 or event.start_ns >= marks[index].start_ns + marks[index].duration_ns:
@@ -310,8 +310,8 @@ def _leave_out_unfinished(recording: TorchRecording) -> str | None:
             if event.category in OPERATORS:
                 operations[index].append(event.name)
             elif launched and "LaunchKernel" in event.name:
-                missing[index] += event.correlation not in launched
-        if is_unfinished(operations) or (missing and missing[-1] and not any(missing[:-1])):
+                missing_counts[index] += event.correlation not in launched
+        if is_unfinished(operations) or (missing_counts and missing_counts[-1] and not any(missing_counts[:-1])):
             last_mark = marks[-1]
             events.remove(last_mark)
             length_text = f"{last_mark.duration_ns / 1e6:.3f} ms"

@@ -130,18 +130,20 @@ def _executor_options(executor_options: Mapping[str, str | int]) -> dict[str, An
     """Return the options of executors, sizes in bytes as the command line reads them. Raises `UsageError`."""
     options = {option.name: option for entry in registry.ENTRIES.values() for option in entry.options}
     _check_names("executor_options", executor_options, ("start", *options))
-    sizes = {name: option.flag for name, option in options.items() if option.is_size}
+    flag_by_size_option = {name: option.flag for name, option in options.items() if option.is_size}
     return {
-        name: size_bytes(sizes[name], str(value)) if name in sizes else value
+        name: size_bytes(flag_by_size_option[name], str(value)) if name in flag_by_size_option else value
         for name, value in executor_options.items()
     }
 
 
-def _check_names(option: str, names: Iterable[str], allowed: Collection[str]) -> None:
+def _check_names(option: str, names: Iterable[str], allowed_names: Collection[str]) -> None:
     """Refuse a name that is not known. Raises `UsageError`."""
     for name in names:
-        if name not in allowed:
-            raise UsageError(f"{option}: must be one of {', '.join(allowed)}, got {name!r}{near(str(name), allowed)}")
+        if name not in allowed_names:
+            raise UsageError(
+                f"{option}: must be one of {', '.join(allowed_names)}, got {name!r}{near(str(name), allowed_names)}"
+            )
 
 
 def _several(name: str, values: Sequence[str]) -> tuple[str, ...]:

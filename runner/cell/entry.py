@@ -342,8 +342,8 @@ def _shadowed(error: Exception, job: Job, place: _Place | None) -> str | None:
     is_standard = top in sys.stdlib_module_names
     if not is_standard and not any(folder in loaded for folder in INSTALLED):
         return None
-    kind = "a standard module" if is_standard else "an installed module"
-    return f"{_host_path(str(file), job)} has the name of {kind}, which Python imports in its place"
+    kind_text = "a standard module" if is_standard else "an installed module"
+    return f"{_host_path(str(file), job)} has the name of {kind_text}, which Python imports in its place"
 
 
 def _users_file(name: str, job: Job) -> Path | None:

@@ -56,12 +56,12 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     build_time_s = monotonic() - begun_s
     try:
         device = _proved(adapter, worker_group, settings)
-        measured = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
-        times, learning, steps = _trained(job, worker_group, measured)
+        measured_epochs = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
+        times, learning, steps = _trained(job, worker_group, measured_epochs)
         parallel = spec.parallel_of(problem, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
         # Before collectives are timed: that may build another program, whose costs are not the cell's.
         device_peaks = worker_group.device_peaks_bytes() or None
-        used_memory = _memory(adapter, measured, device_peaks, parallel.places)
+        used_memory = _memory(adapter, measured_epochs, device_peaks, parallel.places)
         events = adapter.compile_events()
         communication, not_timed = _communication(worker_group, times, steps)
         parallel = replace(parallel, communication=communication, peak_worker_device_memory_bytes=device_peaks)
@@ -70,8 +70,8 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             _resolved(settings, adapter, (start, steps), parallel.places),
             compile_cache_hits=events.cache_hits,
             cuda_cache=cuda_cache,
-            recompiles_timed=measured.compiling.count,
-            graph_breaks_timed=measured.compiling.graph_breaks,
+            recompiles_timed=measured_epochs.compiling.count,
+            graph_breaks_timed=measured_epochs.compiling.graph_breaks,
         )
         result = replace(
             result_of(job),
@@ -121,12 +121,12 @@ def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:
 
 def _memory(
     adapter: BackendAdapter,
-    measured: MeasuredEpochs,
+    measured_epochs: MeasuredEpochs,
     device_peaks: list[int] | None,
     places: Sequence[spec.WorkerPlacement],
 ) -> Memory:
     """Return the peaks so far: on the device the largest of all workers; of other processes only the peak is known."""
-    host_peak, allocated = memory.peak_resident_bytes(), measured.allocated
+    host_peak, allocated = memory.peak_resident_bytes(), measured_epochs.allocated
     device_peak = max(device_peaks) if device_peaks else adapter.peak_device_memory_bytes()
     if _here(places):
         return Memory(host_peak, device_peak, allocated.sizes_bytes, allocated.peak_span)
@@ -202,7 +202,7 @@ def _proved(adapter: BackendAdapter, worker_group: WorkerGroup, settings: Settin
     return DeviceProof(platform, places[0].device, len(places))
 
 
-def _trained(job: Job, worker_group: WorkerGroup, measured: MeasuredEpochs) -> tuple[Times, Learning, int]:
+def _trained(job: Job, worker_group: WorkerGroup, measured_epochs: MeasuredEpochs) -> tuple[Times, Learning, int]:
     """Take the first step, agree on the steps per epoch, run the epochs; return times, learning and steps."""
     settings, problem = job.settings, spec.problem_of(job.settings)
 
@@ -210,13 +210,13 @@ def _trained(job: Job, worker_group: WorkerGroup, measured: MeasuredEpochs) -> t
         return timed(lambda: worker_group.run(count))
 
     first_step_s = epoch_s(1)
-    steps, calibration_s = agreed(job, measured.turns, lambda count: min(epoch_s(count) for _ in range(2)))
-    log, stretch = EpochLog(), measured.stretch(settings, steps)
+    steps, calibration_s = agreed(job, measured_epochs.turns, lambda count: min(epoch_s(count) for _ in range(2)))
+    log, stretch = EpochLog(), measured_epochs.stretch(settings, steps)
     for epoch in range(stretch.epochs):
         stretch.before(epoch)
         log.times_s.append(epoch_s(steps))
         log.logs.append({"loss": finite(worker_group.loss())})
-    measured.end()
+    measured_epochs.end()
     times = Timeline(first_step_s, calibration_s, steps, log).times(settings)
     assert times.steps_per_s is not None
     times = replace(times, samples_per_s=times.steps_per_s * problem.samples_per_step)
@@ -227,14 +227,14 @@ def _resolved(
     settings: Settings, adapter: BackendAdapter, run: tuple[str, int], places: Sequence[spec.WorkerPlacement]
 ) -> Resolved:
     problem = spec.problem_of(settings)
-    trains, weights = spec.MODES[problem.mode].trains, sum(rows * columns for rows, columns in problem.shapes)
+    trains, weight_count = spec.MODES[problem.mode].trains, sum(rows * columns for rows, columns in problem.shapes)
     return replace(
         resolved_of(settings, adapter, run),
         # PyTorch initialises CUDA to query the GPU, which a process that leaves the GPU to its workers must not do.
         tf32=may_use_tf32(adapter) if _here(places) else adapter.tf32(),
         jit_compile=TABLE[settings.backend].fc_in_xla,
-        parameters=weights,
-        trainable_parameters=weights if trains else 0,
+        parameters=weight_count,
+        trainable_parameters=weight_count if trains else 0,
         optimizer="SGD" if trains else None,
         learning_rate=spec.LEARNING_RATE if trains else None,
         optimizer_slots=0 if trains else None,

@@ -52,12 +52,12 @@ def generation(job: Job, workload: Built, adapter: BackendAdapter, batch: Batch)
         return _without_prompts(job, workload.model) if job.settings.workload in building.NAMES else None
     prompt, longest = lengths(job.settings)
     shape = building.shape_of_model(job.settings.workload, workload.model)
-    weights = stored_bytes(workload.model.backbone.weights)
+    weight_bytes = stored_bytes(workload.model.backbone.weights)
     figures = Generation(
         prompt_length=prompt,
         max_length=longest,
-        weight_bytes=weights,
-        read_weight_bytes=weights - stored_bytes(building.looked_up(shape, workload.model)),
+        weight_bytes=weight_bytes,
+        read_weight_bytes=weight_bytes - stored_bytes(building.looked_up(shape, workload.model)),
         cache_bytes=shape.cache_elements(job.settings.batch_size, longest) * itemsize_of(workload.model.compute_dtype),
         last_level_cache_bytes=_caches(job),
     )
@@ -229,8 +229,8 @@ def check_generates(workload: Built, settings: Settings, adapter: BackendAdapter
     if requested_jit is not None and adapter.generates_compiled(workload.model) != (
         requested_jit and not settings.eager
     ):
-        does = "always compiles" if not requested_jit else "does not compile"
+        does_text = "always compiles" if not requested_jit else "does not compile"
         raise Unsupported(
-            f"jit: KerasHub {does} generate() on {settings.backend}, got {str(requested_jit).lower()}; set jit: auto "
-            "and league: as_shipped, or exclude the backend"
+            f"jit: KerasHub {does_text} generate() on {settings.backend}, got {str(requested_jit).lower()}; set jit: "
+            "auto and league: as_shipped, or exclude the backend"
         )

@@ -265,7 +265,7 @@ def compared_tokens(
     """
     if actual.shape != expected.shape or not np.array_equal(actual[:, :prompt_length], expected[:, :prompt_length]):
         raise WorkMismatch("implementation: it changes the prompts that it continues, or their number or length")
-    largest = 0.0
+    largest_share = 0.0
     for row in np.flatnonzero((actual != expected).any(axis=1)):
         logits, own_tokens = logits_of(actual[row])[prompt_length - 1 : -1], actual[row, prompt_length:]
         best, indices = logits.argmax(axis=1), np.arange(len(own_tokens))
@@ -278,5 +278,5 @@ def compared_tokens(
                 f"but Keras's {best[first_wrong]}, "
                 f"whose logit is larger by {shares[first_wrong]:.3g} of the largest, more than {limit:g}"
             )
-        largest = max(largest, float(shares.max()))
-    return largest
+        largest_share = max(largest_share, float(shares.max()))
+    return largest_share

@@ -114,15 +114,15 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     group.prepare(workload.model)
     first_batches = make_batches(workload, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    measured = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
-    work = _work_of(job.settings, workload)(workload, adapter, job, measured)
+    measured_epochs = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
+    work = _work_of(job.settings, workload)(workload, adapter, job, measured_epochs)
     times, learning, steps = work.run(first_batches)
     events = adapter.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
     replicas = group.replicas(workload.model, first_batches[0])
     resolved = replace(
-        with_compilations(resolved_of_model(job, workload, adapter, (start, steps)), events, measured.compiling),
+        with_compilations(resolved_of_model(job, workload, adapter, (start, steps)), events, measured_epochs.compiling),
         cuda_cache=cuda_cache,
         available_samples=workload.available_samples,
         own_compile_options=own_options,
@@ -134,7 +134,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         times=times,
         resolved=replace(resolved, **work_done(job, workload, first_batches[0])),
         learning=learning,
-        memory=used_memory(measured.allocated),
+        memory=used_memory(measured_epochs.allocated),
         versions=found_versions(adapter),
         work=counted(work, adapter, overridden, first_batches[0]),
         input=input_use(workload.pipeline, job, work),
@@ -294,7 +294,7 @@ def check_trains(model: Any, phase: str, overridden: list[str]) -> None:
         )
 
 
-def finished(job: Job, result: CellResult, parts: Parts, subject: Callable[[], TraceSubject]) -> CellResult:
+def finished(job: Job, result: CellResult, parts: Parts, trace_subject: Callable[[], TraceSubject]) -> CellResult:
     """Publish the figures, then write the files for TensorBoard and trace, if requested; return the result.
 
     `parts` describe the model and run a number of steps, for `runner.cell.tensorboard`.
@@ -308,7 +308,7 @@ def finished(job: Job, result: CellResult, parts: Parts, subject: Callable[[], T
         return result
     from keras_matrix.runner.cell.tracing import with_trace
 
-    return with_trace(job, job.trace, result, subject())
+    return with_trace(job, job.trace, result, trace_subject())
 
 
 def _marked_steps(work: Training | Predicting, backend: str, calls: int) -> None:
@@ -372,15 +372,15 @@ def planted(workload: Built, job: Job) -> Built:
 
 def resolved_of_model(job: Job, workload: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
     """Return the fields of any cell with those of its model; `run` is its start method and its steps per epoch."""
-    model, jit = workload.model, bool(workload.model.jit_compile) and not workload.model.run_eagerly
+    model, has_jit = workload.model, bool(workload.model.jit_compile) and not workload.model.run_eagerly
     if job.settings.phase == GENERATE:
-        jit = adapter.generates_compiled(model)
+        has_jit = adapter.generates_compiled(model)
     return replace(
-        _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, jit),
+        _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, has_jit),
         precision=_precision(job.settings, policies := layer_policies(model)),
         layer_policies=policies,
         weight_dtypes=weight_dtypes(model),
-        jit_compile=jit,
+        jit_compile=has_jit,
         eager=bool(model.run_eagerly),
         steps_per_execution=int(model.steps_per_execution),
         gradient_accumulation_steps=accumulated_steps(model),

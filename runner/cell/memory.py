@@ -37,5 +37,5 @@ def free_bytes(settings: Settings, adapter: BackendAdapter) -> int | None:
 
 
 def _status(name: str) -> int | None:
-    stated = stated_bytes(ProcTree(), "/proc/self/status", name)
-    return stated if isinstance(stated, int) else None
+    size_bytes = stated_bytes(ProcTree(), "/proc/self/status", name)
+    return size_bytes if isinstance(size_bytes, int) else None

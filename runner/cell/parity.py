@@ -111,8 +111,8 @@ def _nudged(array: Array, rng: np.random.Generator) -> Array:
     if not np.issubdtype(array.dtype, np.floating):
         return array
     infinity = array.dtype.type(np.inf)
-    moved = np.nextafter(array, np.where(rng.random(array.shape) < 0.5, infinity, -infinity))
-    return np.where(array == 0, array, moved)
+    moved_array = np.nextafter(array, np.where(rng.random(array.shape) < 0.5, infinity, -infinity))
+    return np.where(array == 0, array, moved_array)
 
 
 class Recorder:
@@ -261,7 +261,7 @@ def _weights(model: Any, values: list[Array] | None) -> list[Weight]:
     if values is not None:
         norms = [finite(np.linalg.norm(value.astype(np.float64))) for value in values]
     return [
-        Weight(weight.path, [int(size) for size in weight.shape], id(weight) in trainable_ids, norm)
+        Weight(weight.path, [int(length) for length in weight.shape], id(weight) in trainable_ids, norm)
         for weight, norm in zip(model.weights, norms, strict=True)
     ]
 

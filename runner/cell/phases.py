@@ -85,8 +85,8 @@ def unchanged(source: Any) -> Any:
 class Training:
     """Epochs of `fit`."""
 
-    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
-        self._built, self._adapter, self._job, self._measured = workload, adapter, job, measured
+    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured_epochs: MeasuredEpochs) -> None:
+        self._built, self._adapter, self._job, self._measured = workload, adapter, job, measured_epochs
         self.model, self.steps_a_call = workload.model, job.settings.steps_per_execution
         self.ledger = Ledger()
         self._fed: Feeder | None = None
@@ -326,8 +326,8 @@ def call_notes(call: Fit | None, overridden: Sequence[str]) -> list[str]:
 class Predicting:
     """Epochs of calls of `predict_on_batch`."""
 
-    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
-        self._built, self._adapter, self._job, self._measured = workload, adapter, job, measured
+    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured_epochs: MeasuredEpochs) -> None:
+        self._built, self._adapter, self._job, self._measured = workload, adapter, job, measured_epochs
         self.model, self.steps_a_call = workload.model, 1
         self.ledger = Ledger()
         self._fed: list[Batch] = []

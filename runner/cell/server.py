@@ -97,12 +97,12 @@ def _become_cell(order: dict[str, Any], output: int, import_time_s: float, mappe
 
 def _await(connection: socket.socket, pid: int) -> dict[str, Any]:
     """Wait for the child, then end the processes that it left. Ends everything when the runner has ended."""
-    ended = PLATFORM.await_end(pid, connection)  # a busy server receives nothing but the end of the runner
+    ended_process = PLATFORM.await_end(pid, connection)  # a busy server receives nothing but the end of the runner
     outlived = PLATFORM.end_children(pid)
-    if ended is None:
+    if ended_process is None:
         leave(0)
-    assert ended is not None, "the process has left"
-    status, cpu_s = ended
+    assert ended_process is not None, "the process has left"
+    status, cpu_s = ended_process
     return {"exited": status, "cpu_s": cpu_s, "outlived": outlived}
 
 

@@ -88,9 +88,9 @@ class Hour:
         """Forget what several checks read, so that it is measured again."""
         self.products = self.answer = None
 
-    def of(self, sizes: dict[str, int]) -> int:
+    def of(self, size_by_device: dict[str, int]) -> int:
         """Return the size for this device; a TPU uses the size of a GPU."""
-        return sizes.get(self.device, sizes["gpu"])
+        return size_by_device.get(self.device, size_by_device["gpu"])
 
 
 def steps(hour: Hour) -> Iterator[CheckStep]:
@@ -190,13 +190,13 @@ def precision(hour: Hour) -> StepResult:
 
 def known_allocation(hour: Hour) -> StepResult:
     """Measure a small model with and without ballast."""
-    size = hour.of(BALLAST_MIB)
-    entry = {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": [1, 1 + size]}, "steps_per_epoch": 20}
-    measured = hour.target.measure(entry)
-    small, large = sorted(measured.records, key=lambda record: int(record.settings.params["megabytes"]))
+    ballast_mib = hour.of(BALLAST_MIB)
+    entry = {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": [1, 1 + ballast_mib]}, "steps_per_epoch": 20}
+    measured_run = hour.target.measure(entry)
+    small, large = sorted(measured_run.records, key=lambda record: int(record.settings.params["megabytes"]))
     small_bytes, large_bytes = _peak_bytes(small, hour.device), _peak_bytes(large, hour.device)
     grown = None if small_bytes is None or large_bytes is None else large_bytes - small_bytes
-    return allocated(size << 20, grown, _driver_bytes(large))
+    return allocated(ballast_mib << 20, grown, _driver_bytes(large))
 
 
 def peaks(hour: Hour) -> StepResult:
@@ -271,8 +271,8 @@ def missing_device(hour: Hour) -> StepResult:
 
 
 def _products(hour: Hour) -> dict[str, Any]:
-    sizes = {"rows": hour.of(ROWS), "batch": hour.of(BATCH)}
-    return {"workload": f"{WORKLOADS}:products", "params": sizes, "batch_size": hour.of(BATCH)}
+    params = {"rows": hour.of(ROWS), "batch": hour.of(BATCH)}
+    return {"workload": f"{WORKLOADS}:products", "params": params, "batch_size": hour.of(BATCH)}
 
 
 def _measured_products(hour: Hour) -> MeasuredRun:
@@ -390,13 +390,13 @@ def traced(busy_s: float, step_s: float, device: str) -> StepResult:
 
 def resident(copies: Sequence[tuple[str, int | None]], batch_bytes: int) -> StepResult:
     """Judge the copies from host to device in traced steps: name and bytes of each, None if not reported."""
-    total = sum(size or 0 for _, size in copies)
-    unknown = sum(size is None for _, size in copies)
-    figures = {"copies": len(copies), "bytes": total, "of_unknown_size": unknown, "batch_bytes": batch_bytes}
-    text = f"{len(copies)} copies from host to device, {total:,} bytes ({unknown} of unknown size); a batch is "
+    total = sum(copy_bytes or 0 for _, copy_bytes in copies)
+    unknown_count = sum(copy_bytes is None for _, copy_bytes in copies)
+    figures = {"copies": len(copies), "bytes": total, "of_unknown_size": unknown_count, "batch_bytes": batch_bytes}
+    text = f"{len(copies)} copies from host to device, {total:,} bytes ({unknown_count} of unknown size); a batch is "
     text += f"{batch_bytes:,} bytes"
     return StepResult(
-        StepOutcome.OK if total < batch_bytes / 2 and not unknown else StepOutcome.FAILED, text, figures=figures
+        StepOutcome.OK if total < batch_bytes / 2 and not unknown_count else StepOutcome.FAILED, text, figures=figures
     )
 
 
@@ -407,8 +407,8 @@ def precise(errors: Mapping[str, float], recorded: Mapping[str, bool | None], de
         f"{name}: error {errors[name]:.1e}, TF32 in the record: {words[recorded.get(name)]}" for name in PRECISIONS
     ]
     wrong_precisions = [name for name in PRECISIONS if bool(recorded.get(name)) != (errors[name] > TF32_ERROR)]
-    unknown = [name for name in PRECISIONS if recorded.get(name) is None and device == "gpu"]
-    outcome = StepOutcome.FAILED if wrong_precisions or unknown else StepOutcome.OK
+    unknown_precisions = [name for name in PRECISIONS if recorded.get(name) is None and device == "gpu"]
+    outcome = StepOutcome.FAILED if wrong_precisions or unknown_precisions else StepOutcome.OK
     return StepResult(outcome, "; ".join(lines), figures={"errors": dict(errors), "recorded": dict(recorded)})
 
 
@@ -417,15 +417,19 @@ def allocated(wanted_bytes: int, grown_bytes: int | None, pools_bytes: Mapping[s
 
     A backend may reserve memory in advance; then the driver's peaks do not grow. None means not reported.
     """
-    pools = {name: size for name, size in pools_bytes.items() if size is not None}
+    known_pools = {name: pool_bytes for name, pool_bytes in pools_bytes.items() if pool_bytes is not None}
     share = None if grown_bytes is None else grown_bytes / wanted_bytes
     fits = share is not None and within(share, ALLOCATED) is StepOutcome.OK
     lines = [f"the peak grew by {'an unknown part' if share is None else f'{share:.2f}'} of it"]
-    lines += [f"{name} {bytes_text(size)}" for name, size in pools.items()]
-    lines += [f"{name} not reported" for name in pools_bytes.keys() - pools.keys()]
+    lines += [f"{name} {bytes_text(pool_bytes)}" for name, pool_bytes in known_pools.items()]
+    lines += [f"{name} not reported" for name in pools_bytes.keys() - known_pools.keys()]
     text = f"{bytes_text(wanted_bytes)} more were allocated: {', '.join(lines)}"
-    outcome = StepOutcome.OK if fits and all(size >= wanted_bytes for size in pools.values()) else StepOutcome.FAILED
-    return StepResult(outcome, text, figures={"wanted_bytes": wanted_bytes, "grown_bytes": grown_bytes, **pools})
+    outcome = (
+        StepOutcome.OK
+        if fits and all(pool_bytes >= wanted_bytes for pool_bytes in known_pools.values())
+        else StepOutcome.FAILED
+    )
+    return StepResult(outcome, text, figures={"wanted_bytes": wanted_bytes, "grown_bytes": grown_bytes, **known_pools})
 
 
 def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: Datasheet | None) -> StepResult:
@@ -434,8 +438,8 @@ def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: D
     memory = max((stream.byte_per_s.best for stream in streams), default=None)
     figures = {"flop_per_s": rates, "byte_per_s": memory}
     if sheet is None:
-        measured = [f"{name} {rate / TERA:.3g} TFLOP/s" for name, rate in rates.items()]
-        text = ", ".join([*measured, *([f"memory {memory / TERA:.3g} TB/s"] if memory else [])])
+        rate_texts = [f"{name} {rate / TERA:.3g} TFLOP/s" for name, rate in rates.items()]
+        text = ", ".join([*rate_texts, *([f"memory {memory / TERA:.3g} TB/s"] if memory else [])])
         return StepResult(
             StepOutcome.NOT_RUN, f"the data sheet of this device is not known; measured {text}", figures=figures
         )

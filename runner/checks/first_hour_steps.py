@@ -55,8 +55,8 @@ class Done:
 
 def exit_code(done_steps: Sequence[Done]) -> int:
     """Return 0 if all steps were as expected; 2 or 3 if an essential command exited so; else 1."""
-    failed = [done_step for done_step in done_steps if done_step.found.outcome is StepOutcome.FAILED]
-    return failed[0].exit_code if failed else 0
+    failed_steps = [done_step for done_step in done_steps if done_step.found.outcome is StepOutcome.FAILED]
+    return failed_steps[0].exit_code if failed_steps else 0
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Report:
         ran = [done_step for done_step in self.done if done_step.found.outcome is not StepOutcome.NOT_RUN]
         good = sum(done_step.found.outcome is StepOutcome.OK for done_step in ran)
         text = f"A first hour on {self.subject}: {good} of {len(ran)} steps as expected"
-        skipped = len(self.done) - len(ran)
-        return f"{text}, {skipped} could not run" if skipped else text
+        skipped_count = len(self.done) - len(ran)
+        return f"{text}, {skipped_count} could not run" if skipped_count else text
 
     def markdown(self) -> str:
         """Return the report as Markdown."""
@@ -82,12 +82,12 @@ class Report:
 
     def parts(self) -> list[str]:
         """Return the paragraphs, headings and tables of the report."""
-        parts = [f"# {self.title}", table(("", ""), list(self.about.items())), "## Steps", self._steps()]
+        sections = [f"# {self.title}", table(("", ""), list(self.about.items())), "## Steps", self._steps()]
         if details := [
             f"- {done_step.name}: {cell(line)}" for done_step in self.done for line in done_step.found.details
         ]:
-            parts += ["## Details", "\n".join(details)]
-        return parts
+            sections += ["## Details", "\n".join(details)]
+        return sections
 
     def json(self) -> str:
         """Return the report as a JSON document."""

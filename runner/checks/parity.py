@@ -452,19 +452,19 @@ class ParityContext:
 
     def run(self, subject: ParitySubject, orders: Sequence[tuple[Key, ParityWorker]]) -> list[Reply]:
         """Run these processes, one per slot at a time, and return their replies in order."""
-        free = deque(self.process_slots)
-        running: deque[tuple[ProcessSlot, Job, Running]] = deque()
+        free_slots = deque(self.process_slots)
+        running_jobs: deque[tuple[ProcessSlot, Job, Running]] = deque()
         replies = []
         try:
             for key, worker in orders:
-                if not free:
-                    replies.append(_finish(running, free))
-                slot, job = free.popleft(), self._job(subject, key, worker)
-                running.append((slot, job, slot.start(job, self.timeout_s)))
-            while running:
-                replies.append(_finish(running, free))
+                if not free_slots:
+                    replies.append(_finish(running_jobs, free_slots))
+                slot, job = free_slots.popleft(), self._job(subject, key, worker)
+                running_jobs.append((slot, job, slot.start(job, self.timeout_s)))
+            while running_jobs:
+                replies.append(_finish(running_jobs, free_slots))
         finally:
-            for _, _, process in running:
+            for _, _, process in running_jobs:
                 process.abandon()
         return replies
 
@@ -509,17 +509,17 @@ def settings_of(subject: ParitySubject, key: Key) -> Settings:
     )
 
 
-def _finish(running: deque[tuple[ProcessSlot, Job, Running]], free: deque[ProcessSlot]) -> Reply:
+def _finish(running_jobs: deque[tuple[ProcessSlot, Job, Running]], free_slots: deque[ProcessSlot]) -> Reply:
     """Wait for the oldest process, and judge it."""
-    slot, job, process = running[0]
+    slot, job, process = running_jobs[0]
     outcome = process.finish()
-    running.popleft()
-    free.append(slot)
+    running_jobs.popleft()
+    free_slots.append(slot)
     trace, problem = _read_trace(job)
     if trace is not None and outcome.exit_code == 0 and not outcome.deadline_exceeded:
         return Reply(Path(job.folder), trace)
-    result, refused = read_result(job)
-    verdict = judge(job, outcome, result, problem or refused)
+    result, refusal = read_result(job)
+    verdict = judge(job, outcome, result, problem or refusal)
     status = Status.ERROR if verdict.status is Status.OK else verdict.status
     return Reply(Path(job.folder), None, status, f"{status}: {verdict.reason or problem}")
 

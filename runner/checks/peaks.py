@@ -176,10 +176,10 @@ def _ask(probe: Probe, order: PeakOrder, gathered: _Found) -> None:
         gathered.gemms[key] = replace(gemm, flop_per_s=_joined(timed_before, gemm.flop_per_s))
     for stream in answer.streams:
         key = (stream.by, stream.device, stream.kernel, stream.threads, stream.array_bytes)
-        timed_before = previous.byte_per_s if (previous := gathered.streams.get(key)) else None
+        timed_before = previous_stream.byte_per_s if (previous_stream := gathered.streams.get(key)) else None
         gathered.streams[key] = replace(stream, byte_per_s=_joined(timed_before, stream.byte_per_s))
 
 
-def _joined(timed_before: Timed | None, now: Timed) -> Timed:
+def _joined(timed_before: Timed | None, timed: Timed) -> Timed:
     """Return the calls of a new process with those of the earlier ones."""
-    return Timed(timed_before.rates + now.rates, timed_before.processes + now.processes) if timed_before else now
+    return Timed(timed_before.rates + timed.rates, timed_before.processes + timed.processes) if timed_before else timed

@@ -66,8 +66,8 @@ class ProofRequest:
 
     def skipped(self) -> list[str]:
         """Return the impossible combinations as lines, except several workers in a mode for one."""
-        refused = [(base, problem) for base, problem in self.problems() if base.kind is not Parallelism.SINGLE]
-        return [f"{base.mode} with {base.workers} workers: {problem}" for base, problem in refused]
+        refused_tasks = [(base, problem) for base, problem in self.problems() if base.kind is not Parallelism.SINGLE]
+        return [f"{base.mode} with {base.workers} workers: {problem}" for base, problem in refused_tasks]
 
     def _bases(self, precision: str) -> list[FcProblem]:
         small = SMALL.changed(precision=precision, **self.fixed)
@@ -75,12 +75,12 @@ class ProofRequest:
 
     def _of(self, base: FcProblem) -> list[FcProblem]:
         """Return a task in all its variants without duplicates of the same work."""
-        by_normal_form: dict[FcProblem, FcProblem] = {}
+        task_by_normal_form: dict[FcProblem, FcProblem] = {}
         for variant in _variants(base) if not rules.problems_of(base) else []:
             task = base.changed(**{**variant, **self.fixed})
             if not rules.problems_of(task):
-                by_normal_form.setdefault(rules.normalised(task), task)
-        return list(by_normal_form.values())
+                task_by_normal_form.setdefault(rules.normalised(task), task)
+        return list(task_by_normal_form.values())
 
 
 def _variants(task: FcProblem) -> list[dict[str, Any]]:
@@ -110,27 +110,29 @@ def prove_modes(
 ) -> tuple[list[ProofAnswer], dict[str, str]]:
     """Prove the tasks of an order in a process per backend; return the answers, and the reasons for missing ones."""
     answers: list[ProofAnswer] = []
-    refused: dict[str, str] = {}
+    reason_by_backend: dict[str, str] = {}
     for backend in backends:
         if why := probe.missing(backend):
-            refused[backend] = why
+            reason_by_backend[backend] = why
             continue
         tasks = [task for task in order.problems if not rules.backend_problems(task, backend)]
         report(f"proving {len(tasks)} tasks on {backend}")
         try:
-            workers = max((task.workers for task in tasks), default=1)  # as many devices as the largest task needs
+            most_workers = max((task.workers for task in tasks), default=1)  # as many devices as the largest task needs
             usual = probe_settings(backend, order.device)
-            settings = replace(usual, workload=spec.WORKLOAD, params={"workers": workers})
+            settings = replace(usual, workload=spec.WORKLOAD, params={"workers": most_workers})
             answer = probe.ask(MODULE, replace(order, problems=tasks), settings, TIMEOUT_S[order.device])
             answers.append(decode(ProofAnswer, answer, "answer"))
         except (ProbeFailed, CodecError) as error:
-            refused[backend] = str(error)
-    return answers, refused
+            reason_by_backend[backend] = str(error)
+    return answers, reason_by_backend
 
 
 def workers_on(device: str, gpus: int) -> tuple[int, ...]:
     """Return the numbers of workers that are proved by default: at most the number of GPUs, at least one."""
-    return WORKERS if device == "cpu" else tuple(workers for workers in WORKERS if workers <= max(1, gpus))
+    return (
+        WORKERS if device == "cpu" else tuple(worker_count for worker_count in WORKERS if worker_count <= max(1, gpus))
+    )
 
 
 def matrix_of(backends: Sequence[str], entry: Mapping[str, object], num_batches: int, repeats: int) -> dict[str, Any]:
@@ -185,10 +187,10 @@ class _Proof:
 
     def proof(self) -> ReplicaProof:
         """Run the processes and return the proof."""
-        by_backend: dict[str, BackendProof] = {}
+        proof_by_backend: dict[str, BackendProof] = {}
         for backend in self.context.backends:
             if (backend_proof := self._of_backend(backend)) is not None:
-                by_backend[backend] = backend_proof
+                proof_by_backend[backend] = backend_proof
         return ReplicaProof(
             version=replicas.PROOF_VERSION,
             workload=self.subject.workload,
@@ -199,7 +201,7 @@ class _Proof:
             devices=self.devices,
             distribution=self.distribution,
             started_at=self.context.started_at,
-            backends=by_backend,
+            backends=proof_by_backend,
             failures=self.failures,
             unsupported=self.unsupported,
             switched_off=self.switched_off,
@@ -217,19 +219,19 @@ class _Proof:
         outputs = self._outputs(backend, weights) if weights is not None else None
         if outputs is None:
             return None
-        by_precision = {
+        processes_by_precision = {
             precision: [outputs[key] for key in self._keys(backend, precision)] for precision in self.context.precisions
         }
         # Of all precisions: an operation that a backend computes in float32 rounds in float64 training, too.
         left_out = frozenset[int]().union(
             *(
                 decided_by_rounding(one_device, nudged, precision)
-                for precision, (one_device, nudged, _) in by_precision.items()
+                for precision, (one_device, nudged, _) in processes_by_precision.items()
             )
         )
         differences = {
             precision: device_difference(one_device, several_devices, precision, left_out)
-            for precision, (one_device, _, several_devices) in by_precision.items()
+            for precision, (one_device, _, several_devices) in processes_by_precision.items()
         }
         trace = next(output.trace for key, output in outputs.items() if key.devices > 1)
         assert trace.replicas is not None, "several devices are proved by their worker"

@@ -107,12 +107,12 @@ def count(
     A user's own workload is not built and remains unknown. Raises `StoreFailure` if a count cannot be stored.
     """
     settings = list(settings)
-    known_works, refused = known(results, settings), dict[str, str]()
+    known_works, reason_by_work = known(results, settings), dict[str, str]()
     full = {key for key, work in known_works.items() if work.kept_elements_per_sample is not None}
     targets = [t for t in _targets(settings) if ":" not in t.workload and work_key(t.workload, t.params) not in full]
     backend = next((name for name in BY_COMPILE_TIME if not probe.missing(name)), None)
     if not targets or backend is None:
-        return Counted(known_works, refused)
+        return Counted(known_works, reason_by_work)
     report(f"counting the work of {len(targets)} workloads on {backend}")
     try:
         answer = _ask(probe, backend, CountOrder(targets))
@@ -122,8 +122,8 @@ def count(
     for work in answer.works:
         key = work_key(work.workload, work.params)
         # FLOPs of the catalog have priority, so that shares do not depend on the backend that counted.
-        stated = known_works[key].forward_flops_per_sample if key in known_works else work.forward_flops_per_sample
-        known_works[key] = replace(work, forward_flops_per_sample=stated)
+        known_flops = known_works[key].forward_flops_per_sample if key in known_works else work.forward_flops_per_sample
+        known_works[key] = replace(work, forward_flops_per_sample=known_flops)
         works.keep(results, key, source, known_works[key])
     return Counted(known_works, answer.refused)
 
@@ -133,20 +133,20 @@ def check(
 ) -> tuple[list[FlopCheck], dict[str, str]]:
     """Count each target with every method on every installed backend; return the counts and the refusals."""
     checks: list[FlopCheck] = []
-    refused: dict[str, str] = {}
+    reason_by_subject: dict[str, str] = {}
     for backend in BACKENDS:
         if why := probe.missing(backend):
-            refused[backend] = why
+            reason_by_subject[backend] = why
             continue
         report(f"counting {len(targets)} workloads on {backend}")
         try:
             answer = _ask(probe, backend, CountOrder([], targets, batch_size))
         except ProbeFailed as error:
-            refused[backend] = str(error)
+            reason_by_subject[backend] = str(error)
             continue
         checks += answer.checks
-        refused |= {f"{backend} {key}": why for key, why in answer.refused.items()}
-    return checks, refused
+        reason_by_subject |= {f"{backend} {key}": why for key, why in answer.refused.items()}
+    return checks, reason_by_subject
 
 
 def source_digest() -> str:

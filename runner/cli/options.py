@@ -94,8 +94,8 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     for entry in registry.ENTRIES.values():
         options = parser.add_argument_group(f"in {entry.place} ({entry.guide})") if entry.options else group
         for option in entry.options:
-            size = partial(registry.size_bytes, option.flag) if option.is_size else str
-            options.add_argument(option.flag, type=size, metavar=option.metavar, help=option.meaning)
+            read_value = partial(registry.size_bytes, option.flag) if option.is_size else str
+            options.add_argument(option.flag, type=read_value, metavar=option.metavar, help=option.meaning)
 
 
 def add_results_option(parser: argparse._ActionsContainer) -> None:

@@ -96,27 +96,33 @@ def locks_between(good: date, bad: date, lock: LockOn) -> list[DatedLock]:
     """
     if good >= bad:
         raise UsageError(f"--good: must be before --bad, got {good} and {bad}")
-    first, last = DatedLock(good, lock(good)), DatedLock(bad, lock(bad))
-    if first.lock == last.lock:
+    first_lock, last_lock = DatedLock(good, lock(good)), DatedLock(bad, lock(bad))
+    if first_lock.lock == last_lock.lock:
         raise UsageError(f"--bad: the lock of {bad} is that of {good}: nothing to search")
-    return [first, *_after(first, last, lock)]
+    return [first_lock, *_after(first_lock, last_lock, lock)]
 
 
-def _after(first: DatedLock, last: DatedLock, lock: LockOn) -> list[DatedLock]:
-    if first.lock == last.lock:
+def _after(first_lock: DatedLock, last_lock: DatedLock, lock: LockOn) -> list[DatedLock]:
+    if first_lock.lock == last_lock.lock:
         return []
-    if (days := (last.day - first.day).days) == 1:
-        return [last]
-    middle_day = first.day + timedelta(days=days // 2)
+    if (days := (last_lock.day - first_lock.day).days) == 1:
+        return [last_lock]
+    middle_day = first_lock.day + timedelta(days=days // 2)
     middle = DatedLock(middle_day, lock(middle_day))
-    return [*_after(first, middle, lock), *_after(middle, last, lock)]
+    return [*_after(first_lock, middle, lock), *_after(middle, last_lock, lock)]
 
 
 def changed(before: str, after: str) -> list[str]:
     """Return the packages that differ between two locks, as in `keras 3.14.0 -> 3.14.1`."""
-    then, now = (dict(line.split("==", 1) for line in lock.splitlines() if "==" in line) for lock in (before, after))
-    names = sorted({*then, *now})
-    return [f"{n} {then.get(n, 'none')} -> {now.get(n, 'none')}" for n in names if then.get(n) != now.get(n)]
+    versions_before, versions_after = (
+        dict(line.split("==", 1) for line in lock.splitlines() if "==" in line) for lock in (before, after)
+    )
+    names = sorted({*versions_before, *versions_after})
+    return [
+        f"{n} {versions_before.get(n, 'none')} -> {versions_after.get(n, 'none')}"
+        for n in names
+        if versions_before.get(n) != versions_after.get(n)
+    ]
 
 
 def locked_environment(lock: str, python: str, cache: Path, say: Callable[[str], None]) -> Path:
@@ -150,13 +156,13 @@ def listed(name: str, pip: Sequence[str], python: str, *, pre: bool) -> Listed:
     problem = f"pip finds no version of {name} with a wheel for {python}"
     command = [*pip, "--python", python, "index", "versions", "--only-binary", ":all:", *options, name]
     try:
-        output, complete = run_connected(command, problem)
+        output, is_complete = run_connected(command, problem)
     except NoNetwork as error:
         raise NoNetwork(f"the package index cannot be reached; set PIP_NO_INDEX and PIP_FIND_LINKS: {error}") from error
     match = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
     if match is None:
         raise CannotRebuild(problem)
-    return Listed(sorted(match[1].replace(" ", "").split(","), key=Version), complete)
+    return Listed(sorted(match[1].replace(" ", "").split(","), key=Version), is_complete)
 
 
 def installed_name(name: str, installed: Mapping[str, str]) -> str:
@@ -175,16 +181,18 @@ def between(name: str, listing: Listed, good: str, bad: str) -> list[str]:
     """
     text_by_version = {Version(listed_version): listed_version for listed_version in listing.versions}
     try:
-        first, last = (_known(name, text_by_version, flag, text) for flag, text in (("--good", good), ("--bad", bad)))
+        first_version, last_version = (
+            _known(name, text_by_version, flag, text) for flag, text in (("--good", good), ("--bad", bad))
+        )
     except UsageError as error:
         if listing.complete:
             raise
         raise NoNetwork(f"{ONLY_FOLDER}: {error}") from error
-    if first == last:
+    if first_version == last_version:
         raise UsageError(f"--bad: must be another version than --good, got {bad} for both")
-    if first > last:
+    if first_version > last_version:
         raise UsageError(f"--good: must be older than --bad, got {good} and {bad}")
-    return [text for version, text in sorted(text_by_version.items()) if first <= version <= last]
+    return [text for version, text in sorted(text_by_version.items()) if first_version <= version <= last_version]
 
 
 def _known(name: str, text_by_version: Mapping[Version, str], flag: str, text: str) -> Version:
@@ -225,10 +233,10 @@ def requirements(name: str, version: str, installed: Mapping[str, str], listing:
     requirement_texts = [f"{name}=={version}"]
     for member in next((names[1:] for names in SETS if name == names[0]), ()):
         if member in installed or member == "jaxlib":
-            older = [
+            older_versions = [
                 listed_version
                 for listed_version in listing(member).versions
                 if Version(listed_version) <= Version(version)
             ]
-            requirement_texts += [f"{member}=={older[-1]}"] if older else []
+            requirement_texts += [f"{member}=={older_versions[-1]}"] if older_versions else []
     return requirement_texts

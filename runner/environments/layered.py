@@ -72,9 +72,11 @@ def layered(layer: Layer, cache: Path, say: Callable[[str], None]) -> Path:
         packages_folder = run_tool(
             [python, "-I", "-c", _PACKAGES], f"{python} does not say where its packages are"
         ).strip()
-        shared = run_tool([layer.base.python, "-I", "-c", _PACKAGES], "the base does not say where its packages are")
+        shared_folder = run_tool(
+            [layer.base.python, "-I", "-c", _PACKAGES], "the base does not say where its packages are"
+        )
         # addsitedir also reads the .pth files of the base, such as those of editable installations.
-        lines = [*layer.paths, f"import site; site.addsitedir({shared.strip()!r})"]
+        lines = [*layer.paths, f"import site; site.addsitedir({shared_folder.strip()!r})"]
         (Path(packages_folder) / "layer.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
         if layer.requirements:
             command = [*tool, "--python", python, "install", *PIP_OPTIONS]

@@ -101,15 +101,15 @@ def recipe_of(versions: Mapping[str, str]) -> Recipe:
     Only packages are installed that records name, since a record may come from anyone: of another one, code would run
     when it is installed, and its name could be an option of pip.
     """
-    python = re.fullmatch(r"(3\.[0-9]{1,2})\.[0-9]{1,3}\S{0,8}", versions.get("python", ""))
+    version_match = re.fullmatch(r"(3\.[0-9]{1,2})\.[0-9]{1,3}\S{0,8}", versions.get("python", ""))
     packages = {name: version for name, version in versions.items() if name != "python"}
-    usable = {k for k, v in packages.items() if k in KNOWN and re.fullmatch(r"[0-9][0-9A-Za-z.+!_-]{0,63}", v)}
-    unusable = [f"{k!r} {v!r}" for k, v in packages.items() if k not in usable]
-    if python is None or not packages or unusable:
+    usable_names = {k for k, v in packages.items() if k in KNOWN and re.fullmatch(r"[0-9][0-9A-Za-z.+!_-]{0,63}", v)}
+    unusable_texts = [f"{k!r} {v!r}" for k, v in packages.items() if k not in usable_names]
+    if version_match is None or not packages or unusable_texts:
         stated_text = f"Python {versions.get('python', 'not stated')}, number of packages {len(packages)}"
-        problem = ", ".join(unusable) or stated_text
+        problem = ", ".join(unusable_texts) or stated_text
         raise CannotRebuild(f"the record states no usable versions: {problem}; name an environment with --env")
-    return Recipe(python[1], packages)
+    return Recipe(version_match[1], packages)
 
 
 def installable(versions: Mapping[str, str]) -> dict[str, str]:
@@ -130,9 +130,9 @@ def environment(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Path
     tool = pip(cache, say) if recipe.packages else []  # which may itself need an environment without packages
     folder = cache / stored_name(recipe.name, recipe.requirements, tool)
 
-    def make(empty: Path) -> None:
-        say(f"making an environment with Python {recipe.python} and {', '.join(recipe.requirements)}: {empty}")
-        _make(recipe, empty)
+    def make(empty_folder: Path) -> None:
+        say(f"making an environment with Python {recipe.python} and {', '.join(recipe.requirements)}: {empty_folder}")
+        _make(recipe, empty_folder)
 
     return made_once(folder, make)
 
@@ -183,8 +183,12 @@ def install(pip: Sequence[str], python: str, requirements: Sequence[str], proble
     with_dependencies = [requirement for requirement in requirements if _name(requirement) != KERAS_HUB]
     if KERAS_HUB in names:
         run_tool([*pip, "--no-deps", *sorted({*requirements} - {*with_dependencies})], problem)
-        stated = json.loads(run_tool([python, "-I", "-c", _REQUIRED], f"{python} does not say what KerasHub requires"))
-        with_dependencies += [requirement for requirement in stated if _name(requirement) not in {*names, NOT_NEEDED}]
+        required_texts = json.loads(
+            run_tool([python, "-I", "-c", _REQUIRED], f"{python} does not say what KerasHub requires")
+        )
+        with_dependencies += [
+            requirement for requirement in required_texts if _name(requirement) not in {*names, NOT_NEEDED}
+        ]
     if with_dependencies:
         run_tool([*pip, *with_dependencies], problem)
 

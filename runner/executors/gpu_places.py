@@ -39,12 +39,12 @@ MakeExecutor = Callable[[Run], Executor]
 
 def check_gpus(cells: Iterable[Cell]) -> None:
     """Refuse a list of GPUs that names one which the driver does not list. Raises `UsageError`."""
-    present = present_gpus()
-    listed = dict.fromkeys(cell.placement.gpus.names for cell in cells if cell.settings.device == "gpu")
+    gpus_present = present_gpus()
+    choices = dict.fromkeys(cell.placement.gpus.names for cell in cells if cell.settings.device == "gpu")
     try:
-        for names in listed:
+        for names in choices:
             if names != ALL_GPUS:
-                named_gpus(names, present)
+                named_gpus(names, gpus_present)
     except UnknownGpu as error:
         raise UsageError(str(error)) from error
 
@@ -100,10 +100,13 @@ class GpuPlaces:
         gpus_needed = max(map(gpus_needed_by, cells))
         placement = cells[0].placement
         is_parallel = gpus_needed > 0 and all(cell.placement.parallel_devices for cell in cells)
-        usable = list(self._machine.usable(placement.gpus)) if is_parallel else []
+        usable_names = list(self._machine.usable(placement.gpus)) if is_parallel else []
         groups = (
-            [tuple(usable[end - gpus_needed : end]) for end in range(gpus_needed, len(usable) + 1, gpus_needed)]
-            if usable
+            [
+                tuple(usable_names[end - gpus_needed : end])
+                for end in range(gpus_needed, len(usable_names) + 1, gpus_needed)
+            ]
+            if usable_names
             else []
         )
         if placement.across_gpus:
@@ -113,8 +116,8 @@ class GpuPlaces:
 
     def changed(self) -> bool:
         """Return whether there are other places than when this was last asked; each fits only what it was made for."""
-        was, self._changed = self._changed, False
-        return was
+        had_changed, self._changed = self._changed, False
+        return had_changed
 
     def about(self) -> str:
         """Return the GPUs that work at the same time."""
@@ -139,10 +142,10 @@ class GpuPlaces:
 
     def _equal(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """Return the groups of equal models of which there are most: blocks on different models are not compared."""
-        by_models: dict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
+        groups_by_models: dict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
         for group in groups:
-            by_models[tuple(sorted(map(self._machine.model, group)))].append(group)
-        return max(by_models.values(), key=len, default=[])
+            groups_by_models[tuple(sorted(map(self._machine.model, group)))].append(group)
+        return max(groups_by_models.values(), key=len, default=[])
 
     def _place(self, gpus: tuple[str, ...]) -> _GpusOfMachine:
         """Return the place of these GPUs, of the entire machine for none; its parts are those of all places."""
@@ -253,8 +256,8 @@ class _Shared:
         """Kill the processes that are alive."""
         self.stopping = True
         with self._guard:
-            alive = [running for _, _, running in self._alive.values()]
-        for running in alive:
+            running_executors = [running for _, _, running in self._alive.values()]
+        for running in running_executors:
             running.kill()
 
     def check(self) -> None:

@@ -48,17 +48,17 @@ def other_devices(settings: Settings, choice: GpuChoice = ANY_GPU, present: Pres
         return [
             NeighbourDevice(settings.cpus, GpuChoice(",".join(gpus))) for gpus in _other_gpus(settings, choice, present)
         ]
-    allowed = sorted(PLATFORM.usable_cpus())
-    own_cpus = pinned(settings.cpus, ProcTree(), allowed) or allowed
-    free, size = [cpu for cpu in allowed if cpu not in own_cpus], len(own_cpus)
-    sets = [free[end - size : end] for end in range(size, len(free) + 1, size)]
+    allowed_cpus = sorted(PLATFORM.usable_cpus())
+    own_cpus = pinned(settings.cpus, ProcTree(), allowed_cpus) or allowed_cpus
+    free_cpus, set_size = [cpu for cpu in allowed_cpus if cpu not in own_cpus], len(own_cpus)
+    sets = [free_cpus[end - set_size : end] for end in range(set_size, len(free_cpus) + 1, set_size)]
     return [NeighbourDevice(device_lists.cpu_text(cpu_set), ANY_GPU) for cpu_set in sets]
 
 
 def half_of_cpus() -> str:
     """Return the first half of the CPUs of this process, for a cell that would use all; all of them if it is one."""
-    allowed = sorted(PLATFORM.usable_cpus())
-    return device_lists.cpu_text(allowed[: max(1, len(allowed) // 2)])
+    allowed_cpus = sorted(PLATFORM.usable_cpus())
+    return device_lists.cpu_text(allowed_cpus[: max(1, len(allowed_cpus) // 2)])
 
 
 class OthersBusy:
@@ -128,12 +128,12 @@ class _AmongOthers:
         if self._others is not None:
             with self._working():
                 return self._inner.turn(waiting)
-        alive = self._inner.turn(waiting)
+        is_alive = self._inner.turn(waiting)
         self._others = self._owner.start_others(self._job, self._timeout_s)
         for other in self._others:
             if not other.turn():
                 self._failed = self._failed or "it ended before its first measured epoch"
-        return alive
+        return is_alive
 
     def root(self) -> int | None:
         """Pass it on."""
@@ -176,9 +176,9 @@ class _AmongOthers:
     @contextmanager
     def _working(self) -> Iterator[None]:
         """Within, each other process runs one epoch after the other; afterwards all of them rest."""
-        ended, begun = threading.Event(), threading.Barrier(len(self._others or ()) + 1)
+        end_event, begun = threading.Event(), threading.Barrier(len(self._others or ()) + 1)
         threads = [
-            threading.Thread(target=self._repeat, args=(o, ended, begun), daemon=True) for o in self._others or ()
+            threading.Thread(target=self._repeat, args=(o, end_event, begun), daemon=True) for o in self._others or ()
         ]
         for thread in threads:
             thread.start()
@@ -186,14 +186,14 @@ class _AmongOthers:
         try:
             yield
         finally:
-            ended.set()
+            end_event.set()
             for thread in threads:
                 thread.join()
 
-    def _repeat(self, other: Running, ended: threading.Event, begun: threading.Barrier) -> None:
+    def _repeat(self, other: Running, end_event: threading.Event, begun: threading.Barrier) -> None:
         begun.wait()
         try:
-            while not ended.is_set():
+            while not end_event.is_set():
                 if not other.turn():
                     self._failed = "it ended during the measured epochs"
                     return
@@ -219,8 +219,8 @@ def _companion(job: Job, device: NeighbourDevice, number: int) -> Job:
 def _other_gpus(settings: Settings, choice: GpuChoice, present: Present) -> list[tuple[str, ...]]:
     caller: Mapping[str, str] = os.environ
     try:
-        usable, size = usable_gpus(choice, caller, present), gpus_needed(settings)
+        gpu_names, group_size = usable_gpus(choice, caller, present), gpus_needed(settings)
     except GpusUnavailable:
         return []
-    groups = [usable[end - size : end] for end in range(size, len(usable) + 1, size)]
+    groups = [gpu_names[end - group_size : end] for end in range(group_size, len(gpu_names) + 1, group_size)]
     return groups[1:]

@@ -106,7 +106,7 @@ def preflight_of(
         for name in found_names
     ]
     names += _visible(present) if has_gpu_cells else ()  # which of them a cell may use is asked later
-    missing_toolkit = in_containers and has_gpu_cells and not any(shutil.which(name) for name in TOOLKIT)
+    lacks_toolkit = in_containers and has_gpu_cells and not any(shutil.which(name) for name in TOOLKIT)
     return Preflight(
         gpus=read_gpus(dict.fromkeys(names), tree, library) if has_gpu_cells else None,
         present=present,
@@ -114,7 +114,7 @@ def preflight_of(
         if not in_containers and any(cell_settings.device == "tpu" for cell_settings in on_device)
         else None,
         versions={} if in_containers else installed(),
-        everywhere=(NO_TOOLKIT,) if missing_toolkit else (),
+        everywhere=(NO_TOOLKIT,) if lacks_toolkit else (),
     )
 
 

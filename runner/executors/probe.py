@@ -27,6 +27,6 @@ class Probe(Protocol):
 
 def probe_settings(backend: str, device: str = "cpu", threads: int | str = "all") -> Settings:
     """Return the settings of a cell with this backend, device and number of threads, and defaults for the rest."""
-    usual = {name: rule.default for name, rule in SETTINGS.items() if rule.default is not None}
+    default_settings = {name: rule.default for name, rule in SETTINGS.items() if rule.default is not None}
     changes = {"backend": backend, "device": device, "threads": threads, "batch_size": 1, "samples": 1}
-    return Settings(workload="peaks", params={}, **(usual | changes))  # type: ignore[arg-type]
+    return Settings(workload="peaks", params={}, **(default_settings | changes))  # type: ignore[arg-type]

@@ -136,13 +136,13 @@ def detect_type(
     environment: Mapping[str, str] | None = None, dmi: Path | None = None, address: Address | None = None
 ) -> str | None:
     """Return the machine type; None outside the clouds or without an answer. Raises `UsageError` for a bad variable."""
-    if stated := (os.environ if environment is None else environment).get(VARIABLE):
-        if not TYPE.fullmatch(stated):
+    if stated_type := (os.environ if environment is None else environment).get(VARIABLE):
+        if not TYPE.fullmatch(stated_type):
             raise UsageError(
-                f"{VARIABLE}: must be 1 to 64 letters, digits, dots, underscores and hyphens, got {stated[:80]!r}; "
-                "set a type such as n1-standard-8, or leave it empty"
+                f"{VARIABLE}: must be 1 to 64 letters, digits, dots, underscores and hyphens, got "
+                f"{stated_type[:80]!r}; set a type such as n1-standard-8, or leave it empty"
             )
-        return stated
+        return stated_type
     ask_cloud = recognised(DMI if dmi is None else dmi)
     if ask_cloud is None:
         return None

@@ -38,19 +38,19 @@ def import_roots(matrix_folder: Path) -> list[Path]:
     ]
 
 
-def missing(cell: Cell, roots: Sequence[Path]) -> str | None:
+def missing(cell: Cell, module_roots: Sequence[Path]) -> str | None:
     """Return which file of a cell is missing and how to mount it; None if nothing is missing.
 
-    `roots` are the folders that a workload is imported from; the last one is the matrix file's own.
+    `module_roots` are the folders that a workload is imported from; the last one is the matrix file's own.
     """
     if cell.task is not None:
-        return _of_command(cell.task, roots[-1])
+        return _of_command(cell.task, module_roots[-1])
     workload = cell.settings.workload
     if script := cell.settings.script:
-        if any((root / script).is_file() for root in roots):
+        if any((root / script).is_file() for root in module_roots):
             return None
-        return f"script: this container has no {script}; {mount_advice(roots[-1] / script, script)}"
-    return _of_module(workload.partition(":")[0], roots) if ":" in workload else None
+        return f"script: this container has no {script}; {mount_advice(module_roots[-1] / script, script)}"
+    return _of_module(workload.partition(":")[0], module_roots) if ":" in workload else None
 
 
 def mount_advice(path: Path, written_path: str) -> str:
@@ -102,24 +102,24 @@ def _no_file(word: str, folder: Path) -> str:
 
 def _script(words: Sequence[str]) -> str | None:
     """Return the script that an interpreter is started with, None without one."""
-    remaining = iter(words[1:])
-    for word in remaining:
+    remaining_words = iter(words[1:])
+    for word in remaining_words:
         if NO_SCRIPT.fullmatch(word):
             return None
         if not word.startswith("-"):
             return word
         if word in WITH_VALUE:
-            next(remaining, None)
+            next(remaining_words, None)
     return None
 
 
-def _of_module(name: str, roots: Sequence[Path]) -> str | None:
-    if _is_found(name, search_path([*map(str, roots)], sys.path)):
+def _of_module(name: str, module_roots: Sequence[Path]) -> str | None:
+    if _is_found(name, search_path([*map(str, module_roots)], sys.path)):
         return None
-    folders_text = " or ".join(dict.fromkeys(str(root) for root in roots))
+    folders_text = " or ".join(dict.fromkeys(str(root) for root in module_roots))
     top, _, inner = name.partition(".")
     file = top if inner else f"{top}.py"
-    advice = mount_advice(roots[0] / file, file)
+    advice = mount_advice(module_roots[0] / file, file)
     return f"workload: there is no module {name} in {folders_text}, nor in this image; {advice}"
 
 
@@ -130,10 +130,10 @@ def _is_found(name: str, path: Sequence[str]) -> bool:
     if spec is None or spec.submodule_search_locations is None:
         return spec is not None
     folders = [Path(folder) for folder in spec.submodule_search_locations]
-    for part in inner:
-        if any(any(folder.glob(f"{part}.*")) for folder in folders):
+    for inner_name in inner:
+        if any(any(folder.glob(f"{inner_name}.*")) for folder in folders):
             return True
-        folders = [folder / part for folder in folders if (folder / part).is_dir()]
+        folders = [folder / inner_name for folder in folders if (folder / inner_name).is_dir()]
     return bool(folders)
 
 

@@ -156,8 +156,8 @@ def _exclusive(gpu: Gpu) -> Iterator[CellProblem]:
     names = [user.name for user in users if user.name]
     is_shared = any(name.startswith(SHARING_SERVICE) for name in names)
     if gpu.compute_mode == EXCLUSIVE_PROCESS and names and not is_shared:
-        listed = ", ".join(process_text(user) for user in users)
-        message = f"{_title(gpu)} is in compute mode EXCLUSIVE_PROCESS and in use by {listed}; stop it, or {advice}"
+        users_text = ", ".join(process_text(user) for user in users)
+        message = f"{_title(gpu)} is in compute mode EXCLUSIVE_PROCESS and in use by {users_text}; stop it, or {advice}"
         yield CellProblem("gpu_exclusive", message, Status.INFRA)
 
 
@@ -183,9 +183,9 @@ def _conditions(gpu: Gpu) -> Iterator[CellProblem]:
             "loaded; reset the GPU (nvidia-smi --gpu-reset), and replace it if they return",
         )
     if isinstance(gpu.users, tuple) and gpu.users:
-        listed = ", ".join(process_text(user) for user in gpu.users)
+        users_text = ", ".join(process_text(user) for user in gpu.users)
         advice = "stop it, or choose another GPU with CUDA_VISIBLE_DEVICES"
-        yield CellProblem("gpu_busy", f"{title} is in use by {listed}; {advice}")
+        yield CellProblem("gpu_busy", f"{title} is in use by {users_text}; {advice}")
 
 
 def _unread_driver(reason: Unread) -> CellProblem:
@@ -290,8 +290,8 @@ class Build:
 
     def supported(self) -> str:
         """Return the supported compute capabilities in words."""
-        listed = ", ".join(text(capability) for capability in self.compiled)
-        return listed if self.ptx is None else f"{listed}; PTX from {text(self.ptx)} on"
+        capabilities_text = ", ".join(text(capability) for capability in self.compiled)
+        return capabilities_text if self.ptx is None else f"{capabilities_text}; PTX from {text(self.ptx)} on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,9 +356,9 @@ def text(capability: Capability) -> str:
 
 def numbers(version: str) -> tuple[int, ...]:
     """Return the numbers of a driver's version ("535.104.05") up to the first part that is not a number."""
-    parts = []
-    for part in version.split("."):
-        if not (part.isascii() and part.isdigit()):
+    version_numbers = []
+    for number_text in version.split("."):
+        if not (number_text.isascii() and number_text.isdigit()):
             break
-        parts.append(int(part))
-    return tuple(parts)
+        version_numbers.append(int(number_text))
+    return tuple(version_numbers)

@@ -156,13 +156,13 @@ def tree(root: int) -> Iterator[int]:
     if PLATFORM.lacks(Facility.PROC):
         yield from _listed(root)
         return
-    pending = [root]
-    while pending:
-        pid = pending.pop()
+    pending_pids = [root]
+    while pending_pids:
+        pid = pending_pids.pop()
         yield pid
         with contextlib.suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a backend has tens of threads: each path costs
-                pending.extend(_children(pid, task))
+                pending_pids.extend(_children(pid, task))
 
 
 def _listed(root: int) -> list[int]:
@@ -192,11 +192,11 @@ def end_leftovers(mark: str) -> int:
 
     A process that forks and ends all the time can escape a scan of /proc, so that several in a row must find nothing.
     """
-    ended_count, empty = 0, 0
-    while empty < EMPTY_SCANS:
+    ended_count, empty_count = 0, 0
+    while empty_count < EMPTY_SCANS:
         just_ended = _end_marked(mark)
         ended_count += just_ended
-        empty = 0 if just_ended else empty + 1
+        empty_count = 0 if just_ended else empty_count + 1
     return ended_count
 
 

@@ -21,41 +21,41 @@ MOST_BYTES = 4 << 20
 _MAKE_NAMES = frozenset({"globals", "vars", "exec", "setattr", "__import__", "import_module"})
 
 
-def check_workloads(matrix: Matrix, cells: Iterable[Cell], roots: Sequence[Path]) -> None:
-    """Refuse workloads whose module lacks their function; `roots` are the user's folders. Raises `MatrixError`."""
+def check_workloads(matrix: Matrix, cells: Iterable[Cell], module_roots: Sequence[Path]) -> None:
+    """Refuse workloads whose module lacks the function; `module_roots` are the user's folders. Raises `MatrixError`."""
     lines = {cell.settings.workload: cell.line for cell in cells if ":" in cell.settings.workload and not cell.task}
     problems = [
         f"{matrix.name}:{line}: workload: {problem}"
         for workload, line in lines.items()
-        if (problem := missing_function(workload, roots))
+        if (problem := missing_function(workload, module_roots))
     ]
     if problems:
         raise MatrixError(problems)
 
 
-def missing_function(workload: str, roots: Sequence[Path]) -> str | None:
+def missing_function(workload: str, module_roots: Sequence[Path]) -> str | None:
     """Return why `package.module:function`, or the path of a program, cannot be right; None if it may be."""
     if is_script(workload):
         script = workload.removeprefix(SCRIPT)
-        if any((root / script).is_file() for root in roots):
+        if any((root / script).is_file() for root in module_roots):
             return None
-        return f"must be a program in {' or '.join(map(str, dict.fromkeys(roots)))}, got {script!r}"
+        return f"must be a program in {' or '.join(map(str, dict.fromkeys(module_roots)))}, got {script!r}"
     module, _, function = workload.partition(":")
-    path = _file_of(module.split("."), roots)
+    path = _file_of(module.split("."), module_roots)
     names = None if path is None else _names_in(path)
     if names is None or function in names:
         return None
     return f"must name a function of {path}, got {workload!r}{near(function, names)}"
 
 
-def _file_of(parts: Sequence[str], roots: Sequence[Path]) -> Path | None:
+def _file_of(module_names: Sequence[str], module_roots: Sequence[Path]) -> Path | None:
     """Return the file of a module, in the first of the user's folders that has its top; None if that is not known."""
-    if parts[0] in sys.stdlib_module_names:
+    if module_names[0] in sys.stdlib_module_names:
         return None
-    for root in roots:
-        top = root / parts[0]
+    for root in module_roots:
+        top = root / module_names[0]
         if (top / "__init__.py").is_file() or top.with_suffix(".py").is_file():
-            place = root.joinpath(*parts)
+            place = root.joinpath(*module_names)
             files = (place / "__init__.py", place.with_suffix(".py"))
             return next((path for path in files if path.is_file()), None)
         if top.is_dir():
@@ -87,9 +87,9 @@ def _makes_names(node: ast.AST) -> bool:
 
 def _defined(tree: ast.Module) -> Iterator[str]:
     """Yield the names that a module assigns, imports and defines, also within its conditions and loops."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
+    waiting_nodes: list[ast.AST] = [tree]
+    while waiting_nodes:
+        node = waiting_nodes.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
             continue
@@ -97,4 +97,4 @@ def _defined(tree: ast.Module) -> Iterator[str]:
             yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        waiting.extend(ast.iter_child_nodes(node))
+        waiting_nodes.extend(ast.iter_child_nodes(node))

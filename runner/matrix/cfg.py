@@ -106,9 +106,9 @@ def _unknown(section: CfgSection) -> Iterator[str]:
 
 def _misspelt(section: CfgSection, key: str) -> str | None:
     """Return the advice on an unknown key that resembles one that the section lacks, or None."""
-    missing = [known_key for known_key in KNOWN if known_key not in section.raw]
-    begun = next((known_key for known_key in missing if known_key.startswith(key)), None)  # such as command
-    return f"; did you mean {begun}?" if begun else near(key, missing) or None
+    missing_keys = [known_key for known_key in KNOWN if known_key not in section.raw]
+    begun = next((known_key for known_key in missing_keys if known_key.startswith(key)), None)  # such as command
+    return f"; did you mean {begun}?" if begun else near(key, missing_keys) or None
 
 
 def _advice(key: str) -> str:
@@ -212,10 +212,13 @@ class _Section:
         for name in names:
             if not NAME.fullmatch(name) or name == UPTIME or names.count(name) > 1:
                 self.refuse(LISTS[1], f"must be different names of at most 64 letters, digits and _.-, got {name!r}")
-        allowed = [str(compute) for compute in Compute]
+        allowed_methods = [str(compute) for compute in Compute]
         for method in methods:
-            if method not in allowed:
-                self.refuse(LISTS[2], f"must be one of {', '.join(allowed)}, got {method!r}{near(method, allowed)}")
+            if method not in allowed_methods:
+                self.refuse(
+                    LISTS[2],
+                    f"must be one of {', '.join(allowed_methods)}, got {method!r}{near(method, allowed_methods)}",
+                )
 
     def texts(self, key: str) -> list[str]:
         """Return a list of texts from a Python literal."""
@@ -282,8 +285,8 @@ def read_sections(path: Path) -> dict[str, CfgSection]:
         parser.read_string(text, str(path))
     except configparser.Error as error:
         raise MatrixError([_syntax_problem(path, error, lines)]) from error
-    shared = frozenset(parser.defaults())
-    return {name: CfgSection(path, name, dict(parser.items(name)), shared, lines) for name in parser.sections()}
+    shared_keys = frozenset(parser.defaults())
+    return {name: CfgSection(path, name, dict(parser.items(name)), shared_keys, lines) for name in parser.sections()}
 
 
 def lines_of(text: str) -> Lines:
@@ -295,11 +298,11 @@ def lines_of(text: str) -> Lines:
         depth = len(line) - len(line.lstrip())
         if not stripped or stripped[0] in "#;" or (indent is not None and depth > indent):
             continue
-        if header := _HEADER.match(stripped):
-            section, indent = header[1], None
+        if header_match := _HEADER.match(stripped):
+            section, indent = header_match[1], None
             line_numbers.setdefault((section, ""), number)
-        elif key := _KEY.match(stripped):
-            line_numbers.setdefault((section, key[0].strip().lower()), number)
+        elif key_match := _KEY.match(stripped):
+            line_numbers.setdefault((section, key_match[0].strip().lower()), number)
             indent = depth
     return line_numbers
 

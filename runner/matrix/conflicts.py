@@ -56,8 +56,8 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     if (discard := max(_numbers(axes["discard"]))) >= epochs:
         yield Conflict("discard", "epochs", f"must be less than epochs ({epochs}), got {discard}")
     steps = _numbers(axes["steps_per_epoch"])
-    if steps and (calls := max(_numbers(axes["steps_per_execution"]))) > min(steps):
-        text = f"must be at most steps_per_epoch ({min(steps)}), got {calls}"
+    if steps and (steps_a_call := max(_numbers(axes["steps_per_execution"]))) > min(steps):
+        text = f"must be at most steps_per_epoch ({min(steps)}), got {steps_a_call}"
         yield Conflict("steps_per_execution", "steps_per_epoch", text)
     for key in TRAINING_ONLY:
         usual, phases = SETTINGS[key].default, [phase for phase in axes["phase"] if phase != FIT]
@@ -135,8 +135,8 @@ def _of_generation(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     if not workload.generates:
         text = f"must be fit or predict for {workload.name}, which is no language model of KerasHub, got generate"
         yield Conflict("phase", "workload", text)
-    if (calls := max(_numbers(axes["steps_per_execution"]))) > 1:
-        text = f"must be 1 with phase: generate, whose step is one call of generate(), got {calls}"
+    if (steps_a_call := max(_numbers(axes["steps_per_execution"]))) > 1:
+        text = f"must be 1 with phase: generate, whose step is one call of generate(), got {steps_a_call}"
         yield Conflict("steps_per_execution", "phase", text)
     prompts, longest = (_numbers(axes.get(key, ())) for key in ("prompt_length", "max_length"))
     if prompts and longest and max(prompts) >= min(longest):

@@ -210,7 +210,7 @@ class EntryReader(ValueReader):
     # One entry or include.
 
     def given(self, path: Path, value: object, workload: CatalogWorkload, extra: tuple[str, ...] = ()) -> _OwnKeys:
-        allowed = (
+        allowed_keys = (
             *extra,
             "params",
             "backends",
@@ -219,7 +219,7 @@ class EntryReader(ValueReader):
             *DEFAULTS,
             *workload.params,
         )
-        members = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
+        members = self.mapping(path, value, allowed_keys, lambda key: self.advice(key, workload, allowed_keys))
         params = members.get("params", {})
         if isinstance(params, list):
             self.refuse((*path, "params"), f"must be a mapping, got {say(params)}")
@@ -238,11 +238,11 @@ class EntryReader(ValueReader):
             else None,
         )
 
-    def advice(self, key: str, workload: CatalogWorkload, allowed: Iterable[str]) -> str:
+    def advice(self, key: str, workload: CatalogWorkload, allowed_keys: Iterable[str]) -> str:
         """Return the advice for a key that an entry must not have."""
         if not any(key in other.params for other in self.catalog.workloads.values()):
-            if close := near(key, allowed):
-                return close
+            if near_text := near(key, allowed_keys):
+                return near_text
         elif not workload.is_users:
             return f"; {workload.name} has no such parameter"
         return "; a parameter of your own workload goes under params" if workload.is_users else ""
@@ -341,12 +341,14 @@ class EntryReader(ValueReader):
     def refuse_conflict(self, path: Path, own_keys: _OwnKeys, conflict: Conflict) -> None:
         """Report the conflict where it was written: in the entry, or once in the defaults."""
         pair = (conflict.key, conflict.other)
-        shared = [key for key in pair if key in self.defaults]
+        shared_keys = [key for key in pair if key in self.defaults]
         if conflict.key in own_keys.axes | own_keys.params:
             self.refuse((*path, conflict.key), conflict.text)
-        elif conflict.other in own_keys.axes or conflict.other == "workload" or not shared:
+        elif conflict.other in own_keys.axes or conflict.other == "workload" or not shared_keys:
             self.refuse(path, f"{conflict.key} {conflict.text}")
-        elif (problem := self.problem(("defaults", shared[0]), f"{conflict.key} {conflict.text}")) not in self.problems:
+        elif (
+            problem := self.problem(("defaults", shared_keys[0]), f"{conflict.key} {conflict.text}")
+        ) not in self.problems:
             note(self.problems, problem)
 
 

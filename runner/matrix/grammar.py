@@ -116,10 +116,10 @@ class ValueRule:
         if self.kind == "any":
             return [{"type": ["boolean", "number", "string"]}]
         limits = {"minimum": self.minimum, "maximum": self.maximum}
-        listed: list[dict[str, object]] = [{"type": "string", "pattern": f"^{device_lists.CPU_PATTERN}$"}]
+        cpu_schemas: list[dict[str, object]] = [{"type": "string", "pattern": f"^{device_lists.CPU_PATTERN}$"}]
         schema: dict[str, object] = {"type": types[self.kind]}
         limited_schema = schema | {key: limit for key, limit in limits.items() if limit is not None}
-        return [limited_schema, *(listed if self.kind == "cpus" else [])]
+        return [limited_schema, *(cpu_schemas if self.kind == "cpus" else [])]
 
 
 def _gpus_schema() -> list[dict[str, object]]:

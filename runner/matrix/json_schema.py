@@ -67,7 +67,11 @@ def _definitions(catalog: Catalog) -> Schema:
         "left_out_name": {"enum": list(left_out)},
         "entry_name": {"enum": [*grammar.ENTRY_KEYS, instrument_keys.TRACE, instrument_keys.STALLS, *DEFAULTS]},
         "users.params": _users_params(),
-        **{key: part for workload in catalog.workloads.values() for key, part in _own_definitions(workload).items()},
+        **{
+            key: definition
+            for workload in catalog.workloads.values()
+            for key, definition in _own_definitions(workload).items()
+        },
     }
 
 
@@ -144,13 +148,13 @@ def _own_definitions(workload: CatalogWorkload) -> Schema:
     }
 
 
-def _point(shared: str, own_keys: Schema, direct: Schema) -> Schema:
-    return {"allOf": [_one(shared)], "properties": own_keys, "propertyNames": _names(shared, direct)}
+def _point(shared_name: str, own_keys: Schema, direct: Schema) -> Schema:
+    return {"allOf": [_one(shared_name)], "properties": own_keys, "propertyNames": _names(shared_name, direct)}
 
 
-def _names(shared: str, direct: Schema) -> Schema:
+def _names(shared_name: str, direct: Schema) -> Schema:
     """Return a schema of the allowed keys: the shared ones, and the workload's parameters."""
-    return {"anyOf": [_one(f"{shared}_name"), {"enum": list(direct)}]} if direct else _one(f"{shared}_name")
+    return {"anyOf": [_one(f"{shared_name}_name"), {"enum": list(direct)}]} if direct else _one(f"{shared_name}_name")
 
 
 def _list(item: Schema) -> Schema:

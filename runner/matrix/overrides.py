@@ -72,8 +72,8 @@ def _backend_problems(entries: Sequence[Entry], overrides: Overrides) -> Iterato
     )
     for backend in overrides.backends:
         if backend not in named_backends:
-            rule = f"must be a backend of the matrix ({', '.join(named_backends)})"
-            yield f"--backend {escaped(backend)}: {rule}, got {say(backend)}{near(backend, named_backends)}"
+            rule_text = f"must be a backend of the matrix ({', '.join(named_backends)})"
+            yield f"--backend {escaped(backend)}: {rule_text}, got {say(backend)}{near(backend, named_backends)}"
 
 
 def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> Iterator[str]:
@@ -83,8 +83,8 @@ def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Sca
         if key in ("backend", "backends", "workload"):
             yield f"{flag}: use --{'backend' if key != 'workload' else 'filter workload='} to choose a {key}"
         elif key not in known_keys:
-            rule = "must be a setting or a parameter of a workload of the matrix"
-            yield f"{flag}: {rule}, got {say(key)}{near(key, known_keys)}"
+            rule_text = "must be a setting or a parameter of a workload of the matrix"
+            yield f"{flag}: {rule_text}, got {say(key)}{near(key, known_keys)}"
         else:
             takers = [entry for entry in entries if key in DEFAULTS or _parameter(entry, key)]
             key_problems = {_rule(entry, key).problem(value) for entry in takers}
@@ -144,7 +144,7 @@ def _assigned(entry: Entry, overrides: Overrides) -> Entry:
 
 
 def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
-    selected = entries
+    selected_entries = entries
     for text in filters:
         key, pattern = _filter(entries, text)
         if not _matching(entries, key, pattern):
@@ -152,10 +152,10 @@ def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
             values_text = ", ".join(texts[:20]) + (", ..." if len(texts) > 20 else "")
             advice = f"{key} is one of {values_text}{near(pattern, texts)}{_other_name(entries, key)}"
             raise UsageError(f"--filter {escaped(text)}: matches no cell; {advice}")
-        selected = _matching(selected, key, pattern)
-    if not selected:
+        selected_entries = _matching(selected_entries, key, pattern)
+    if not selected_entries:
         raise UsageError(f"--filter {escaped(' --filter '.join(filters))}: no cell matches all of them; use fewer")
-    return selected
+    return selected_entries
 
 
 def _filter(entries: Sequence[Entry], text: str) -> tuple[str, str]:
@@ -165,15 +165,15 @@ def _filter(entries: Sequence[Entry], text: str) -> tuple[str, str]:
         return "workload", text if any(sign in text for sign in "*?[") else f"*{text}*"
     known_keys = ["workload", "backend", *SETTINGS, *_parameters(entries)]
     if key not in known_keys:
-        rule = "must begin with a setting or a parameter of a workload of the matrix"
-        raise UsageError(f"--filter {escaped(text)}: {rule}, got {say(key)}{near(key, known_keys)}")
+        rule_text = "must begin with a setting or a parameter of a workload of the matrix"
+        raise UsageError(f"--filter {escaped(text)}: {rule_text}, got {say(key)}{near(key, known_keys)}")
     return key, pattern
 
 
 def _other_name(entries: Sequence[Entry], key: str) -> str:
     """Return the name of a parameter that is named like a setting, as advice; empty if there is none."""
-    hides = any(key in entry.params and _parameter(entry, key) is None for entry in entries)
-    return f"; {PARAMS}{key} is the parameter of that name" if hides else ""
+    hides_parameter = any(key in entry.params and _parameter(entry, key) is None for entry in entries)
+    return f"; {PARAMS}{key} is the parameter of that name" if hides_parameter else ""
 
 
 def _matching(entries: Sequence[Entry], key: str, pattern: str) -> list[Entry]:

@@ -135,8 +135,8 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
         for cell in points:
             first_cell = cells.setdefault(cell.cell_id, cell)
             if first_cell is not cell and not merged and cell.cell_id not in normalised:
-                size = LARGEST if cell.uses_largest_batch else cell.settings.batch_size
-                label = f"{cell.settings.workload} on {cell.settings.backend} at batch {size}"
+                batch_text = LARGEST if cell.uses_largest_batch else cell.settings.batch_size
+                label = f"{cell.settings.workload} on {cell.settings.backend} at batch {batch_text}"
                 text = f"must not define a cell twice, got {label} of line {first_cell.line} again"
                 repetition_texts.setdefault(
                     (first_cell.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}"
@@ -245,7 +245,9 @@ class _Axis:
 
     def matching(self, exclude: Axes) -> set[int]:
         """Return the indices of the values that match the exclude in this field."""
-        excluded_values = {key: {repr(_setting(key, v)) for v in allowed} for key, allowed in exclude.items()}
+        excluded_values = {
+            key: {repr(_setting(key, v)) for v in allowed_values} for key, allowed_values in exclude.items()
+        }
         if self.name == "params":
             parameter_values = [
                 (key.removeprefix(PARAMS), ok)
@@ -253,8 +255,8 @@ class _Axis:
                 if key not in (*SETTINGS, "backend")
             ]
             return {i for i, v in enumerate(self.values) if all(_shown(v, name) in ok for name, ok in parameter_values)}
-        allowed = excluded_values.get(self.name)
-        return {i for i, value in enumerate(self.values) if allowed is None or repr(value) in allowed}
+        allowed_values = excluded_values.get(self.name)
+        return {i for i, value in enumerate(self.values) if allowed_values is None or repr(value) in allowed_values}
 
 
 def _cells(entry: Entry) -> Iterator[Cell]:
@@ -289,10 +291,10 @@ def _cells(entry: Entry) -> Iterator[Cell]:
 
 def _axes(entry: Entry) -> list[_Axis]:
     """Return an axis for each field of `Settings`; the last one, the backend, varies fastest."""
-    listed = {"workload": (entry.workload.name,), "set_by_matrix": (entry.set_by_matrix,), **entry.axes}
+    values_by_axis = {"workload": (entry.workload.name,), "set_by_matrix": (entry.set_by_matrix,), **entry.axes}
     axes = [
         _Axis(name, [_setting(name, v) for v in values], [_text(name, v) for v in values])
-        for name, values in listed.items()
+        for name, values in values_by_axis.items()
     ]
     ordered = sorted(entry.params)
     points = [dict(zip(ordered, point, strict=True)) for point in product(*(entry.params[name] for name in ordered))]

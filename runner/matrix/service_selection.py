@@ -62,8 +62,10 @@ def chosen(
 
     Raises what `runner.matrix.reader.expand` raises, and `UsageError` if no cell is left.
     """
-    selected = overridden([_on_device(entry, service) for entry in matrix.entries], replace(overrides, backends=()))
-    runnable, reasons = _entries(selected, service)
+    selected_entries = overridden(
+        [_on_device(entry, service) for entry in matrix.entries], replace(overrides, backends=())
+    )
+    runnable, reasons = _entries(selected_entries, service)
     is_merged = bool(overrides.assignments)
     cells = expand_entries(replace(matrix, entries=tuple(runnable)), merged=is_merged) if runnable else []
     reasons_by_cell = [(cell, missing(cell)) for cell in cells]
@@ -73,8 +75,8 @@ def chosen(
     left_out = [LeftOut(place, *texts) for place, (_, *texts) in zip(places, in_order, strict=True)]
     able_cells = [cell for cell, text in reasons_by_cell if text is None]
     if not able_cells:
-        head = f"{matrix.name}: this service ({service}) cannot run any of the selected cells:"
-        raise UsageError("\n".join([head, *listed(left_out)]))
+        head_text = f"{matrix.name}: this service ({service}) cannot run any of the selected cells:"
+        raise UsageError("\n".join([head_text, *listed(left_out)]))
     return able_cells, left_out
 
 

@@ -40,14 +40,16 @@ def settings_texts(cells: Sequence[Settings]) -> tuple[dict[str, Scalar], list[s
         groups.setdefault((cell.workload, cell.set_by_matrix), []).append(place)
     tables = [(places, _columns([cells[place] for place in places])) for places in groups.values()]
     alike = [{(column.key, column.shared) for column in table if column.shared is not None} for _, table in tables]
-    shared = dict(sorted(set.intersection(*alike))) if len(cells) > 1 else {}
+    shared_settings = dict(sorted(set.intersection(*alike))) if len(cells) > 1 else {}
     texts = [""] * len(cells)
     for places, table in tables:
         workload = [cells[places[0]].workload] * len(places)
-        written = zip(workload, *(column.texts for column in table if column.key not in shared), strict=True)
-        for place, text in zip(places, map("".join, written), strict=True):
+        written_texts = zip(
+            workload, *(column.texts for column in table if column.key not in shared_settings), strict=True
+        )
+        for place, text in zip(places, map("".join, written_texts), strict=True):
             texts[place] = text if text.isprintable() else printable(text)
-    return shared, texts
+    return shared_settings, texts
 
 
 def differing(settings: Settings) -> list[tuple[str, Scalar]]:

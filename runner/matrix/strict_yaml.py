@@ -186,8 +186,8 @@ class _EventReader:
         if isinstance(key, str) and key != "<<":
             return key
         if key is not REFUSED:
-            rule = "merge keys are not allowed, got <<" if key == "<<" else f"keys must be text, got {say(key)}"
-            self.refuse(event, path, rule)
+            rule_text = "merge keys are not allowed, got <<" if key == "<<" else f"keys must be text, got {say(key)}"
+            self.refuse(event, path, rule_text)
         return None
 
     def refuse(self, event: Any, path: Path, text: str) -> None:

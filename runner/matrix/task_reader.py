@@ -52,8 +52,8 @@ class _Task:
         """Return the entry, or None if it has problems."""
         name, params = self.name(), self.params()
         switches = {key: self.scalar(key, rule) for key, rule in rules.SWITCHES.items()}
-        shared = {key: self.scalar(key, rule) for key, rule in rules.SHARED.items()}
-        shared |= {key: self.reader.defaults.get(key) for key in LIMITS if key in rules.SWITCHES}
+        shared_values = {key: self.scalar(key, rule) for key, rule in rules.SHARED.items()}
+        shared_values |= {key: self.reader.defaults.get(key) for key in LIMITS if key in rules.SWITCHES}
         metrics = self.metrics()
         command, compare = self.command(switches["shell"]), switches.pop("compare")
         task = Task(
@@ -65,13 +65,15 @@ class _Task:
         )
         if backends := self.reader.names((*self.path, "backends"), self.known.get("backends", REFUSED)):
             params = {**params, "backend": backends}
-        compared = self.compared(compare, params)
+        compared_axis = self.compared(compare, params)
         self.check_places(task, params)
         if len(self.reader.problems) > self.problems_before or not command:
             return None
-        request = TaskRequest(task, compared, labelled(compared, params[compared] if compared else ()))
-        other_params = {key: values for key, values in params.items() if key != compared}
-        return entry_of((path_text(self.path), self.reader.line(self.path)), request, other_params, shared)
+        request = TaskRequest(
+            task, compared_axis, labelled(compared_axis, params[compared_axis] if compared_axis else ())
+        )
+        other_params = {key: values for key, values in params.items() if key != compared_axis}
+        return entry_of((path_text(self.path), self.reader.line(self.path)), request, other_params, shared_values)
 
     # Its parts.
 
@@ -220,18 +222,18 @@ class _Task:
 
 
 def entry_of(
-    place: tuple[str, int | None], request: TaskRequest, params: Axes, shared: Mapping[str, Scalar | None]
+    place: tuple[str, int | None], request: TaskRequest, params: Axes, shared_values: Mapping[str, Scalar | None]
 ) -> Entry:
-    """Return the entry at `place` (its name and line); `shared` has the settings and limits that apply to commands."""
-    stated = {key: value for key, value in shared.items() if value is not None}
+    """Return the entry at `place` (its name and line); `shared_values` are settings and limits of commands."""
+    stated_values = {key: value for key, value in shared_values.items() if value is not None}
     return Entry(
         where=place[0],
         line=place[1],
         workload=workload_of(request.task.name),
         backends=tuple(request.labels),
-        axes=_axes("gpu" if request.task.gpus else "cpu", stated),
+        axes=_axes("gpu" if request.task.gpus else "cpu", stated_values),
         params=params | {DEFINITION: (request.definition,)},
-        limits={key: value for key, value in stated.items() if key in LIMITS},
+        limits={key: value for key, value in stated_values.items() if key in LIMITS},
         task=request,
     )
 
@@ -242,14 +244,14 @@ def with_gpus(entry: Entry, gpus: int | None) -> Entry:
         return entry
     request = replace(entry.task, task=replace(entry.task.task, gpus=gpus))
     params = {key: values for key, values in entry.params.items() if key != DEFINITION}
-    shared = {key: values[0] for key, values in entry.axes.items() if key in SHARED} | entry.limits
-    return entry_of((entry.where, entry.line), request, params, shared)
+    shared_values = {key: values[0] for key, values in entry.axes.items() if key in SHARED} | entry.limits
+    return entry_of((entry.where, entry.line), request, params, shared_values)
 
 
-def _axes(device: str, shared: Mapping[str, Scalar]) -> Axes:
+def _axes(device: str, shared_values: Mapping[str, Scalar]) -> Axes:
     """Return the settings of a task's cells: one step, `OWN` for the command's decisions, and the shared ones."""
     usual = {key: rule.default for key, rule in SETTINGS.items()}
     usual |= {"batch_size": 1, "samples": 1, "epochs": 1, "discard": 0, "steps_per_epoch": 1, "device": device}
     usual |= {"phase": "task", "data": OWN, "precision": OWN, "feed": OWN, "league": "tasks"}
-    usual |= {key: value for key, value in shared.items() if key in SETTINGS}
+    usual |= {key: value for key, value in shared_values.items() if key in SETTINGS}
     return {key: (value,) for key, value in usual.items() if value is not None}

@@ -82,13 +82,13 @@ def pattern_problem(pattern: str) -> str | None:
     if len(pattern) > MAX_PATTERN:
         return f"must have at most {MAX_PATTERN} characters, got {len(pattern)}"
     try:
-        groups = re.compile(pattern).groups
+        group_count = re.compile(pattern).groups
     except (re.error, OverflowError, RecursionError) as error:
         return f"must be a regular expression of Python's re, got {pattern!r}: {error}"
-    if groups == 0:
+    if group_count == 0:
         return f"must have one group, around the number, got none: {pattern!r}"
-    if groups > 1:
-        return f"must have one group, got {groups}; write (?: ) for groups without a value: {pattern!r}"
+    if group_count > 1:
+        return f"must have one group, got {group_count}; write (?: ) for groups without a value: {pattern!r}"
     return None
 
 
@@ -136,4 +136,4 @@ def workload_of(name: str) -> CatalogWorkload:
 
 def filled(text: str, values: Mapping[str, str]) -> str:
     """Return the text with its placeholders `{name}` filled; unknown ones and a shell's `${name}` are unchanged."""
-    return PLACE.sub(lambda place: values.get(place.group(1), place.group(0)), text)
+    return PLACE.sub(lambda match: values.get(match.group(1), match.group(0)), text)

@@ -207,8 +207,8 @@ def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
 def _with_own_batches(result: CellResult, settings: Settings) -> Settings:
     """Return the settings with the batch size of the workload's own source or call of `fit`, if it has one."""
     is_own = result.input is not None or ":" in settings.workload
-    size = result.resolved.batch_size if result.resolved and is_own else None
-    return settings if size is None else replace(settings, batch_size=size)
+    batch_size = result.resolved.batch_size if result.resolved and is_own else None
+    return settings if batch_size is None else replace(settings, batch_size=batch_size)
 
 
 def _changed_in_training(resolved: Resolved, settings: Settings) -> list[str]:
@@ -262,11 +262,11 @@ def _first(problems: Iterable[str | None]) -> str | None:
 
 def _called(stretch: WorkStretch, settings: Settings) -> str | None:
     expected = stretch.steps * settings.batch_size
-    for epoch, rows in enumerate(stretch.samples, start=1):
-        if not rows or rows % expected:  # several rows per sample: one for each box or time step
+    for epoch, row_count in enumerate(stretch.samples, start=1):
+        if not row_count or row_count % expected:  # several rows per sample: one for each box or time step
             return (
                 f"{NAMES[stretch.name]}: {stretch.steps} {settings.phase} calls on {settings.batch_size} samples each "
-                f"returned {rows} rows in epoch {epoch}, not {expected}"
+                f"returned {row_count} rows in epoch {epoch}, not {expected}"
             )
     return None
 
@@ -274,8 +274,10 @@ def _called(stretch: WorkStretch, settings: Settings) -> str | None:
 def _updates(stretch: WorkStretch) -> str | None:
     if not any(stretch.updates) and not stretch.updates_outside:
         return None
-    for epoch, (updates, skipped) in enumerate(zip(stretch.updates, stretch.skipped_updates, strict=True), start=1):
-        update_count = (updates or 0) + skipped
+    for epoch, (updates, skipped_count) in enumerate(
+        zip(stretch.updates, stretch.skipped_updates, strict=True), start=1
+    ):
+        update_count = (updates or 0) + skipped_count
         if update_count < stretch.steps or update_count % stretch.steps:
             counts_text = f"the optimizer counted {updates} of {stretch.steps} updates in epoch {epoch}"
             outside_text = (
@@ -288,12 +290,12 @@ def _updates(stretch: WorkStretch) -> str | None:
 def _samples(stretch: WorkStretch, settings: Settings, work: WorkDone) -> str | None:
     unweighted = stretch.steps if work.own_methods else None  # a loss metric updated once per step, without a weight
     expected = stretch.steps * settings.batch_size
-    for epoch, samples in enumerate(stretch.samples, start=1):
-        if samples in (None, 0, unweighted):
+    for epoch, sample_count in enumerate(stretch.samples, start=1):
+        if sample_count in (None, 0, unweighted):
             continue
-        if samples < expected or samples % expected:
+        if sample_count < expected or sample_count % expected:
             return (
-                f"{NAMES[stretch.name]}: the loss was taken over {samples} samples in epoch {epoch}, not over "
+                f"{NAMES[stretch.name]}: the loss was taken over {sample_count} samples in epoch {epoch}, not over "
                 f"{expected} ({stretch.steps} steps of {settings.batch_size})"
             )
     return None
@@ -347,8 +349,8 @@ def _uncounted(work: WorkDone, settings: Settings) -> list[str]:
 
 def _uncounted_samples(work: WorkDone, settings: Settings) -> bool:
     """Return whether Keras's loss metric has not the samples of the epochs: none, or one for each step."""
-    measured = [stretch for stretch in work.stretches if stretch.name == "epochs"]
-    counts = [samples for stretch in measured for samples in stretch.samples]
+    measured_stretches = [stretch for stretch in work.stretches if stretch.name == "epochs"]
+    counts = [sample_count for stretch in measured_stretches for sample_count in stretch.samples]
     return not any(counts) or (bool(work.own_methods) and work.samples_per_step == 1 < settings.batch_size)
 
 

@@ -138,17 +138,17 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
             for run in session.runs.values():
                 run.store_object(LOG_DIR_NAME, {"log_dir": str(log_dir)})
         preflight = _preflight(request, session, display)
-        adaptive = Adaptive(session, subject.cells, experiment.goal)
-        expected_s = estimates(request.results, subject.cells).within_limit_s
+        decider = Adaptive(session, subject.cells, experiment.goal)
+        estimates_s = estimates(request.results, subject.cells).within_limit_s
         roots = import_roots(request.choice.matrix.resolve().parent)
         arms = {name: _arm(request, session.runs[name], arm, preflight, roots) for name, arm in subject.arms.items()}
         if request.executors.contract.local_machine:
             display.problems(_not_installed(arms, session.pending))
         with (
             _guarded(request, session, display),
-            _short_collections() as collect,
-            display.progress(session.repeats, session.pending, expected_s) as shown,
-            stored_progress(shown, session.first, planned_cells(session.repeats, expected_s), utc_now) as observer,
+            _short_collections() as collect_garbage,
+            display.progress(session.repeats, session.pending, estimates_s) as reporter,
+            stored_progress(reporter, session.first, planned_cells(session.repeats, estimates_s), utc_now) as observer,
         ):
             context = MeasurementContext(
                 arms=arms,
@@ -157,20 +157,20 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
                 import_roots=[str(root) for root in roots],
                 dataset_dir=dataset_dir(request),
                 log_dir=log_dir,
-                collect=collect,
+                collect=collect_garbage,
                 again=request.again,
             )
             places = _places(request, session, subject, host)
             if places is None:
-                measure(context, session.pending, adaptive.more)
+                measure(context, session.pending, decider.more)
             else:
                 from keras_matrix.runner.measure import machines
 
                 display.say(places.about())
                 display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
                 context = replace(context, observer=StoredPlacements(observer, session.first, subject.cells, utc_now))
-                machines.measure(context, session.pending, places, adaptive.more)
-        session.finish(adaptive.why(), utc_now())
+                machines.measure(context, session.pending, places, decider.more)
+        session.finish(decider.why(), utc_now())
         return session
 
 
@@ -211,22 +211,26 @@ def _short_collections() -> Iterator[Callable[[], object]]:
         gc.unfreeze()
 
 
-def _places(request: RunRequest, session: Session, subject: SessionRequest, host: Machine) -> Places | None:
+def _places(request: RunRequest, session: Session, session_request: SessionRequest, host: Machine) -> Places | None:
     """Return the machines of a cluster, those of a test first, or this machine's GPUs if they work at the same time.
 
     None if one comparison is measured after the other.
     """
     stand_in, executors = request.seams.executor, request.executors
     places = request.seams.places or (None if stand_in else executors.places(request.results))
-    is_parallel = any(cell.placement.parallel_devices and cell.settings.device == "gpu" for cell in subject.cells)
+    is_parallel = any(
+        cell.placement.parallel_devices and cell.settings.device == "gpu" for cell in session_request.cells
+    )
     if places is not None or not (executors.contract.local_machine and is_parallel):
         return places
     from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
     from keras_matrix.runner.machine.gpus.nvml import present_gpus
 
-    python = {run.run_id: subject.arms[name].python for name, run in session.runs.items()}
+    python = {run.run_id: session_request.arms[name].python for name, run in session.runs.items()}
     machine = GpuMachine(host.host_id, os.environ, present_gpus())
-    return GpuPlaces(machine, lambda run: stand_in or executors.executor(run, python[run.run_id]), subject.cells)
+    return GpuPlaces(
+        machine, lambda run: stand_in or executors.executor(run, python[run.run_id]), session_request.cells
+    )
 
 
 def _check_gpus(cells: Sequence[Cell]) -> None:
@@ -238,12 +242,12 @@ def _check_gpus(cells: Sequence[Cell]) -> None:
 
 
 def _session(
-    request: RunRequest, results: Results, subject: SessionRequest, host: Machine, display: Display
+    request: RunRequest, results: Results, session_request: SessionRequest, host: Machine, display: Display
 ) -> Session:
     """Return the session that the request continues, or a new one."""
-    resumed = None if request.new else resume(results, subject, host)
+    resumed = None if request.new else resume(results, session_request, host)
     if resumed is None:
-        return begin(results, subject, host, utc_now())
+        return begin(results, session_request, host, utc_now())
     display.say(f"continuing {', '.join(str(run.folder) for run in resumed.runs.values())}")
     return resumed
 
@@ -276,7 +280,9 @@ def _preflight(request: RunRequest, session: Session, display: Display) -> Prefl
     return preflight
 
 
-def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | None, roots: Iterable[Path]) -> Arm:
+def _arm(
+    request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | None, module_roots: Iterable[Path]
+) -> Arm:
     """Return an arm behind the preflight, which does not judge the builds of another Python."""
     executors, stand_in = request.executors, request.seams.executor
     executor, contract = (
@@ -288,16 +294,18 @@ def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | 
         executor = OthersBusy(executor, lambda: stand_in or executors.executor(run, arm.python))
     if preflight is not None:
         preflight = preflight if arm.python is None else replace(preflight, versions={})
-    return Arm(run, executor, arm.fault, contract, preflight, moved_roots(roots, arm))
+    return Arm(run, executor, arm.fault, contract, preflight, moved_roots(module_roots, arm))
 
 
-def moved_roots(roots: Iterable[Path], arm: ArmRequest) -> list[str]:
+def moved_roots(module_roots: Iterable[Path], arm: ArmRequest) -> list[str]:
     """Return where an arm with a worktree imports the user's modules from; empty if that is where all arms do."""
     if arm.worktree is None:
         return []
     checkout, worktree = map(Path, arm.worktree)
-    moved = [worktree / root.relative_to(checkout) if root.is_relative_to(checkout) else root for root in roots]
-    return [str(root) for root in moved]
+    new_roots = [
+        worktree / root.relative_to(checkout) if root.is_relative_to(checkout) else root for root in module_roots
+    ]
+    return [str(root) for root in new_roots]
 
 
 def _not_installed(arms: Mapping[str, Arm], pending: Sequence[PlannedRepeat]) -> list[str]:

@@ -129,16 +129,16 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> StatusVerdict:
     """Return the verdict on an attempt: `result` as accepted, or the `problem` for which it was refused."""
-    complete = result is not None and result.exception is None and _goes_on(job, result)
+    is_complete = result is not None and result.exception is None and _goes_on(job, result)
     if verdict := not_run(outcome):
         return verdict
     if reason := lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result):
         return StatusVerdict(Status.INFRA, reason)
-    if not complete and (verdict := ended_by_force(outcome)):
+    if not is_complete and (verdict := ended_by_force(outcome)):
         return verdict
     if result is not None and result.exception is not None:
         return _raised(job, outcome, result)
-    if outcome.exit_code != 0 and not complete:
+    if outcome.exit_code != 0 and not is_complete:
         return StatusVerdict(Status.ERROR, f"exit code {outcome.exit_code}: {problem or 'after a result was written'}")
     if result is None:
         return StatusVerdict(Status.ERROR, problem)
@@ -367,8 +367,8 @@ def _implausible(result: CellResult, job: Job) -> str | None:
     if job.settings.devices > 1:
         if result.replicas is None:
             return "it does not prove its devices"
-        size = result.resolved.batch_size or job.settings.batch_size
-        return replica_facts.problem_of(result.replicas, job.settings.devices, size, job.settings.distribution)
+        batch_size = result.resolved.batch_size or job.settings.batch_size
+        return replica_facts.problem_of(result.replicas, job.settings.devices, batch_size, job.settings.distribution)
     if not spec.is_native(job.settings):
         return None
     if result.parallel is None:
@@ -457,12 +457,12 @@ def work_of(resolved: Resolved, settings: Settings) -> EpochWork:
     if settings.script:
         return program_work(resolved, settings)
     batch_size = resolved.batch_size or settings.batch_size
-    samples = batch_size
+    sample_count = batch_size
     if spec.is_native(settings):
-        samples = spec.problem_of(settings).samples_per_step
+        sample_count = spec.problem_of(settings).samples_per_step
     return EpochWork(
         steps=resolved.steps_per_epoch,
-        samples_a_step=samples,
+        samples_a_step=sample_count,
         steps_of_pass=math.ceil((resolved.samples or settings.samples) / batch_size),
         steps_per_execution=resolved.steps_per_execution or settings.steps_per_execution,
         phase=settings.phase,
@@ -474,10 +474,10 @@ def _disagreements(result: CellResult, settings: Settings, computed: tuple[Epoch
     """Yield how the cell's figures disagree with the runner's own."""
     work, times = computed
     for field in fields(Times):
-        stated, value = getattr(result.times, field.name), getattr(times, field.name)
-        if isinstance(stated, float | int) and not _equal(stated, value):
+        stated_value, value = getattr(result.times, field.name), getattr(times, field.name)
+        if isinstance(stated_value, float | int) and not _equal(stated_value, value):
             value_text = "nothing" if value is None else f"{value:.6g}"
-            yield f"times.{field.name} is {stated:.6g}, but its epochs give {value_text}{WHY}"
+            yield f"times.{field.name} is {stated_value:.6g}, but its epochs give {value_text}{WHY}"
     yield from _total(result.times)
     yield from _calls(result.times, work)
     yield from _steps(result, settings)
@@ -492,10 +492,10 @@ def _disagreements(result: CellResult, settings: Settings, computed: tuple[Epoch
 WHY = "; the workload may change functions that the runner's code uses in its process, such as statistics.median"
 
 
-def _equal(stated: float | None, value: float | None) -> bool:
-    if stated is None or value is None:
-        return stated is value
-    return math.isclose(stated, value, rel_tol=TOLERANCE, abs_tol=1e-12)
+def _equal(stated_value: float | None, value: float | None) -> bool:
+    if stated_value is None or value is None:
+        return stated_value is value
+    return math.isclose(stated_value, value, rel_tol=TOLERANCE, abs_tol=1e-12)
 
 
 def _total(times: Times) -> Iterator[str]:
@@ -528,11 +528,11 @@ def _steps(result: CellResult, settings: Settings) -> Iterator[str]:
         yield f"it has the losses of {plural(loss_count, 'epoch')}, not of {settings.epochs}"
     if settings.discard != (discarded_count := len(result.times.discarded_epoch_times_s)):
         yield f"it has {plural(discarded_count, 'discarded epoch')}, not {settings.discard}"
-    measured = _measured_work(result.work)
-    if measured is None or result.resolved.feed == PIPELINE:
+    measured_work = _measured_work(result.work)
+    if measured_work is None or result.resolved.feed == PIPELINE:
         return  # steps before the clock starts are counted with those of an epoch of an input pipeline
-    if (measured.steps, measured.epochs) != (steps, settings.epochs):
-        counted_text = f"{measured.epochs} epochs of {measured.steps} steps"
+    if (measured_work.steps, measured_work.epochs) != (steps, settings.epochs):
+        counted_text = f"{measured_work.epochs} epochs of {measured_work.steps} steps"
         yield f"it counts the work of {counted_text}, but reports {settings.epochs} of {steps}"
 
 
@@ -542,20 +542,22 @@ def _measured_work(work: WorkDone | None) -> WorkStretch | None:
 
 def _counts(work: WorkDone) -> Iterator[str]:
     """Yield which sums over the measured epochs differ from the counts of each."""
-    measured = _measured_work(work)
-    if measured is None:
+    measured_work = _measured_work(work)
+    if measured_work is None:
         return
-    pairs = zip(measured.updates, measured.skipped_updates, strict=True)
-    updates = _a_step([None if updates is None else updates + skipped for updates, skipped in pairs], measured.steps)
+    pairs = zip(measured_work.updates, measured_work.skipped_updates, strict=True)
+    updates = _a_step(
+        [None if updates is None else updates + skipped_count for updates, skipped_count in pairs], measured_work.steps
+    )
     sums: Sequence[tuple[str, float | None, float | None]] = (
         ("updates_per_step", work.updates_per_step, updates),
-        ("samples_per_step", work.samples_per_step, _a_step(measured.samples, measured.steps)),
-        ("batches_drawn", work.batches_drawn, measured.batches_drawn),
-        ("skipped_updates", work.skipped_updates, sum(measured.skipped_updates)),
+        ("samples_per_step", work.samples_per_step, _a_step(measured_work.samples, measured_work.steps)),
+        ("batches_drawn", work.batches_drawn, measured_work.batches_drawn),
+        ("skipped_updates", work.skipped_updates, sum(measured_work.skipped_updates)),
     )
-    for name, stated, value in sums:
-        if not _equal(stated, value):
-            yield f"work.{name} is {stated}, but the counts of its epochs give {value}"
+    for name, stated_value, value in sums:
+        if not _equal(stated_value, value):
+            yield f"work.{name} is {stated_value}, but the counts of its epochs give {value}"
     if (work.changed_variables or 0) > (work.trainable_variables or 0):
         yield f"{work.changed_variables} of {work.trainable_variables} trainable weights changed"
 
@@ -593,6 +595,6 @@ def _parallel(parallel: spec.Parallel, settings: Settings) -> Iterator[str]:
         ("formula_bytes_per_step", parallel.formula_bytes_per_step, formula_bytes),
         ("counted_bytes_per_step", parallel.counted_bytes_per_step, parallel.traffic.sent_bytes(problem.workers)),
     )
-    for name, stated, value in expected:
-        if stated != value:
-            yield f"parallel.{name} is {stated}, but its problem gives {value}"
+    for name, stated_value, value in expected:
+        if stated_value != value:
+            yield f"parallel.{name} is {stated_value}, but its problem gives {value}"

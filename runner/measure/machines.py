@@ -60,13 +60,13 @@ def measure(
     """
     context = replace(context, observer=LockedObserver(context.observer))
     runs = {name: arm.run for name, arm in context.arms.items()}
-    attempts, pending = Attempts(runs), list(repeats)
+    attempts, pending_repeats = Attempts(runs), list(repeats)
     # What an earlier start has not refused as unsupported fits a machine that is not here now.
     may_refuse = not any(run.load()[0] for run in runs.values())
     try:
-        while pending:
-            _Session(context, attempts, places, may_refuse).run(pending)
-            pending, may_refuse = more_repeats(), False
+        while pending_repeats:
+            _Session(context, attempts, places, may_refuse).run(pending_repeats)
+            pending_repeats, may_refuse = more_repeats(), False
         remove_kernels(runs.values())
     finally:
         places.stop()
@@ -150,16 +150,18 @@ class _Session:
         """Return the comparisons that fit a place; publish the others as unsupported."""
         grouped = itertools.groupby(repeats, key=lambda planned: (planned.repeat, comparison_of(planned.cell)))
         blocks = [(group, tuple(group_repeats)) for (_, group), group_repeats in grouped]
-        fitting = self._fitting({group: [planned.cell for planned in group_repeats] for group, group_repeats in blocks})
+        fitting_by_group = self._fitting(
+            {group: [planned.cell for planned in group_repeats] for group, group_repeats in blocks}
+        )
         refusing, items = Scheduler(self.context, self.attempts), []
         for order, (group, group_repeats) in enumerate(blocks):
-            if (reason := fitting[group].reason) is not None and self.may_refuse:
+            if (reason := fitting_by_group[group].reason) is not None and self.may_refuse:
                 for planned in group_repeats:
                     refusing.refuse(planned, reason)
             else:
                 placement = group_repeats[0].cell.placement
-                spread = placement.across_nodes or placement.across_gpus
-                items.append(Item(order, group, group_repeats, fitting[group].places, spread))
+                is_spread = placement.across_nodes or placement.across_gpus
+                items.append(Item(order, group, group_repeats, fitting_by_group[group].places, is_spread))
         return items
 
     def _fitting(self, groups: Mapping[Hashable, Sequence[Cell]]) -> dict[Hashable, Fitting]:
@@ -280,10 +282,10 @@ class _Session:
         unmeasured = scheduler.compare(item.repeats) or scheduler.replace_disturbed(item.repeats)
         if unmeasured:
             self.failures[place.identity] += 1
-            fitting = self.places.fitting(
+            fitting_places = self.places.fitting(
                 [planned.cell for planned in unmeasured]
             ).places  # they may have changed meanwhile
-            queue.give_back(replace(item, repeats=tuple(unmeasured), fitting=fitting), place.identity)
+            queue.give_back(replace(item, repeats=tuple(unmeasured), fitting=fitting_places), place.identity)
         else:
             self.failures[place.identity] = 0
             queue.done()
@@ -347,10 +349,10 @@ class WorkQueue:
             self._homes = {group: home for group, home in self._homes.items() if home != place}
             self._rebuild()
 
-    def refit(self, fitting: Callable[[Item], frozenset[str]]) -> None:
+    def refit(self, places_of: Callable[[Item], frozenset[str]]) -> None:
         """Ask for every waiting item again which places can run it."""
         with self._changed:
-            self._rebuild(fitting)
+            self._rebuild(places_of)
 
     def take(self, place: str) -> Item | None:
         """Return the next item for a place; None if nothing that waits may run there."""
@@ -420,14 +422,14 @@ class WorkQueue:
     def _items(self) -> list[Item]:
         return [item for queue in (*self._free.values(), *self._own.values()) for _, item in queue]
 
-    def _rebuild(self, fitting: Callable[[Item], frozenset[str]] | None = None) -> None:
+    def _rebuild(self, places_of: Callable[[Item], frozenset[str]] | None = None) -> None:
         """Sort all items again into the queues of the places that may take them."""
-        waiting = self._items()
+        waiting_items = self._items()
         self._free.clear()
         self._own.clear()
         self._waiting = 0
-        for item in waiting:
-            self._add(item if fitting is None else replace(item, fitting=fitting(item)))
+        for item in waiting_items:
+            self._add(item if places_of is None else replace(item, fitting=places_of(item)))
         self._changed.notify_all()
 
     def _candidates(self, item: Item) -> frozenset[str]:
@@ -448,8 +450,8 @@ class WorkQueue:
 
     def _queues(self, place: str) -> list[list[tuple[int, Item]]]:
         """Return the queues with items for a place; there are as many as there are different needs."""
-        free = [queue for places, queue in self._free.items() if queue and place in places]
-        return [queue for queue in (self._own[place], *free) if queue]
+        free_queues = [queue for places, queue in self._free.items() if queue and place in places]
+        return [queue for queue in (self._own[place], *free_queues) if queue]
 
     def _has(self, place: str) -> bool:
         return any(self._settle(queue, place) for queue in self._queues(place))

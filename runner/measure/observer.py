@@ -102,13 +102,13 @@ class StoredPlacements:
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Store that a machine has nothing to measure, once its last repeat has ended."""
         self._observer.ended(planned, record)
-        machine, idle = self._open.end(planned)
+        machine, is_idle = self._open.end(planned)
         if machine is None:
             return
         placement = self._machines[machine]
         if record.status is not Status.INFRA:
             placement = replace(placement, host_id=record.place)
-        if idle:
+        if is_idle:
             placement = replace(placement, work=None, since=None)
         if placement != self._machines[machine]:
             self._machines[machine] = placement

@@ -116,7 +116,9 @@ def _growths(outcome: Outcome, result: CellResult | None) -> Growths:
         return None, None
     epochs = (stretch for stretch in result.work.stretches if stretch.name == "epochs") if result.work else ()
     steps = next((stretch.steps for stretch in epochs), result.resolved.steps_per_epoch)  # with those of a lead-in
-    device = [(float(epoch), size) for epoch, size in enumerate(result.memory.epoch_device_memory_bytes)]
+    device = [
+        (float(epoch), memory_bytes) for epoch, memory_bytes in enumerate(result.memory.epoch_device_memory_bytes)
+    ]
     return growth(outcome.memory_readings, steps), growth(device, steps)
 
 
@@ -166,8 +168,8 @@ def read_result(job: Job) -> tuple[CellResult | None, str | None]:
     """Return the result that a process wrote, or why it is refused."""
     try:
         return accept(read_bounded(job.result_path, RESULT_LIMIT_BYTES), job), None
-    except ResultRefused as refused:
-        return None, str(refused)
+    except ResultRefused as refusal:
+        return None, str(refusal)
 
 
 def read_bounded(path: Path, limit_bytes: int) -> bytes | None:

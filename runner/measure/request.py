@@ -73,12 +73,12 @@ class CellChoice:
 
     def check_workloads(self, matrix: Matrix, cells: Sequence[Cell]) -> None:
         """Refuse workloads whose module, in the user's folders, lacks their function. Raises `InputError`."""
-        roots = import_roots(self.matrix.resolve().parent)
+        module_roots = import_roots(self.matrix.resolve().parent)
         if self.matrix != OF_ONE_WORKLOAD:
-            check_workloads(matrix, cells, roots)
+            check_workloads(matrix, cells, module_roots)
             return
         for workload in {cell.settings.workload for cell in cells if ":" in cell.settings.workload}:
-            if problem := missing_function(workload, roots):
+            if problem := missing_function(workload, module_roots):
                 raise UsageError(f"the workload {problem}")
 
     def _read(self) -> Matrix:
@@ -97,8 +97,8 @@ class CellChoice:
         """
         if self.service is None:
             return matrix, expand(matrix, self.overrides)
-        roots = import_roots(self.matrix.resolve().parent)
-        cells, not_run = chosen(matrix, self.service, self.overrides, lambda cell: missing(cell, roots))
+        module_roots = import_roots(self.matrix.resolve().parent)
+        cells, not_run = chosen(matrix, self.service, self.overrides, lambda cell: missing(cell, module_roots))
         return replace(matrix, left_out=tuple(not_run)), cells
 
 
@@ -187,5 +187,5 @@ def check_backends(names: Sequence[str]) -> None:
 def check_range(flag: str, value: float, least: int, most: int | None = None) -> None:
     """Refuse a number outside its range. Raises `UsageError`."""
     if value < least or (most is not None and value > most):
-        rule = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{flag}: must be {rule}, got {value}")
+        rule_text = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{flag}: must be {rule_text}, got {value}")

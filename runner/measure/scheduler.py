@@ -227,8 +227,8 @@ class Scheduler:
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
-        published = self._publish_all([*ended_trials, *self._interleave(warm)], is_second_try)
-        finished_keys = {planned.key for planned in published} | {
+        published_repeats = self._publish_all([*ended_trials, *self._interleave(warm)], is_second_try)
+        finished_keys = {planned.key for planned in published_repeats} | {
             key for key, trial in calibrated.items() if trial is None
         }
         return [
@@ -250,8 +250,8 @@ class Scheduler:
     def _waiting(self, working: _Trial) -> list[WaitingCell]:
         """Return the cells of the comparison whose processes wait while this one works."""
         other_trials = [trial for trial in self._started if trial is not working]
-        waiting = [trial for trial in other_trials if trial.arm.contract.local_pids]
-        return [WaitingCell(trial.name, root) for trial in waiting if (root := trial.running.root()) is not None]
+        local_trials = [trial for trial in other_trials if trial.arm.contract.local_pids]
+        return [WaitingCell(trial.name, root) for trial in local_trials if (root := trial.running.root()) is not None]
 
     def _publish_all(self, ended_trials: Sequence[_Ended], is_second_try: bool = False) -> list[PlannedRepeat]:
         """Publish the records of a block's processes, with what disturbed all of them; return those that are done.
@@ -260,16 +260,16 @@ class Scheduler:
         """
         is_disturbed, outcomes = judged_together([(trial.name, outcome) for trial, outcome in ended_trials])
         trials = [trial for trial, _ in ended_trials]
-        judged = [self._judged(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
-        failed = _failed_process(trials, judged) if is_second_try else None
-        published = []
-        for trial, outcome, judged_outcome in zip(trials, outcomes, judged, strict=True):
-            record = self._publish(trial, outcome, _without_pair(judged_outcome, failed))
-            if record.status is not Status.INFRA or failed:
-                published.append(trial.planned)
+        judged_outcomes = [self._judged(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
+        failed_name = _failed_process(trials, judged_outcomes) if is_second_try else None
+        published_repeats = []
+        for trial, outcome, judged_outcome in zip(trials, outcomes, judged_outcomes, strict=True):
+            record = self._publish(trial, outcome, _without_pair(judged_outcome, failed_name))
+            if record.status is not Status.INFRA or failed_name:
+                published_repeats.append(trial.planned)
             if is_disturbed and record.status in MEASURED:
                 self._disturbed.add(trial.planned.key)
-        return published
+        return published_repeats
 
     def _has_room(self, warm: Sequence[_Trial], cell: Cell) -> bool:
         """Return whether a further process may stay alive with these; an accelerator has memory for only one."""
@@ -278,8 +278,8 @@ class Scheduler:
         if not warm[0].arm.contract.local_machine:
             return True
         free_bytes = free_memory_bytes()
-        largest = max(trial.running.resident_bytes() for trial in warm)
-        return free_bytes is None or free_bytes > ROOM_FACTOR * largest
+        largest_bytes = max(trial.running.resident_bytes() for trial in warm)
+        return free_bytes is None or free_bytes > ROOM_FACTOR * largest_bytes
 
     def _calibration(self, planned: PlannedRepeat) -> dict[str, Any] | None:
         """Return the calibration of this comparison, from the first arm that stores one."""
@@ -329,8 +329,8 @@ class Scheduler:
             found_steps = {"step_time_s": fastest_s, "steps_per_epoch": steps}
             for arm in {planned.arm for planned in repeats}:
                 self._context.arms[arm].run.store_calibration(calibration_group(repeats[0].cell), found_steps)
-        for waiting in filter(None, trial_by_key.values()):
-            waiting.running.resume(self._steps_per_epoch(waiting.planned))
+        for waiting_trial in filter(None, trial_by_key.values()):
+            waiting_trial.running.resume(self._steps_per_epoch(waiting_trial.planned))
         return trial_by_key
 
     def _discard(self, trial: _Trial) -> None:
@@ -346,8 +346,8 @@ class Scheduler:
     def _begin(self, planned: PlannedRepeat) -> _Trial | None:
         """Start a repeat; if its backend is missing, publish that and return None."""
         self._context.observer.begun(planned)
-        if missing := self._missing(planned):
-            self._publish_unstarted(planned, Outcome(infrastructure=missing))
+        if missing_text := self._missing(planned):
+            self._publish_unstarted(planned, Outcome(infrastructure=missing_text))
             self._attempts.exhaust(planned.key)
             return None
         return self._start(planned, self._steps_per_epoch(planned))
@@ -377,8 +377,8 @@ class Scheduler:
     def _start(self, planned: PlannedRepeat, count: int | None) -> _Trial:
         job, started_at = self._job(planned, count), self._context.now()
         arm = self._context.arms[planned.arm]
-        if refused := arm.preflight.refused(job) if arm.preflight else None:
-            trial = _Trial(arm, planned, job, Never(refused), started_at)
+        if refusal := arm.preflight.refused(job) if arm.preflight else None:
+            trial = _Trial(arm, planned, job, Never(refusal), started_at)
         else:
             warnings = arm.preflight.warnings(job) if arm.preflight else ()
             trial = _Trial(arm, planned, job, arm.executor.start(job, planned.cell.timeout_s), started_at, warnings)
@@ -453,12 +453,12 @@ def judged_together(ended_trials: Sequence[tuple[str, Outcome]]) -> tuple[bool, 
 
     Each outcome is passed with its cell's name, and is returned with what that cell used while the others worked.
     """
-    watched = [stretch for _, outcome in ended_trials for stretch in outcome.watched or ()]
-    reason = disturbed(watched)
+    measured_stretches = [stretch for _, outcome in ended_trials for stretch in outcome.watched or ()]
+    reason = disturbed(measured_stretches)
     text = None if reason is None else cause_of(reason, [outcome.surroundings for _, outcome in ended_trials])
     outcomes = []
     for name, outcome in ended_trials:
-        share = share_while_waiting(name, watched)
+        share = share_while_waiting(name, measured_stretches)
         surroundings = replace(outcome.surroundings, disturbed=text, waiting_cpu_share=share)
         outcomes.append(replace(outcome, surroundings=surroundings))
     return reason is not None, outcomes

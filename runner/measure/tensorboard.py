@@ -90,11 +90,11 @@ def folder_of(record: Record) -> str:
 def written(attempt: AttemptToWrite, log_dir: Path) -> Record:
     """Write TensorBoard's files for an attempt; return its record with the parts that were written and the problems."""
     name, written_parts, problems = folder_of(attempt.record), [], _undone(attempt.job)
-    parts = {"scalars": _scalars, "graph": _graph, "profile": _profile}
+    write_by_part = {"scalars": _scalars, "graph": _graph, "profile": _profile}
     folder: Path | None = None
     advice = "the figures are not affected"
     lost = {line.partition(":")[0] for line in problems}
-    for part, write in parts.items():
+    for part, write in write_by_part.items():
         if part in lost:
             continue
         try:
@@ -115,8 +115,8 @@ def _undone(job: Job) -> list[str]:
     """Return the problems that the cell reported about its own files."""
     try:
         text = read_bounded(job.undone_path, WORDS_CHARACTERS) or b""
-    except ResultRefused as refused:
-        return [str(refused)]
+    except ResultRefused as refusal:
+        return [str(refusal)]
     lines = printable(text.decode("utf-8", errors="replace")).splitlines()
     return [line.strip() for line in lines if line.strip()]
 
@@ -213,8 +213,8 @@ def _profiled(folder: Path) -> bytes | None:
 def _left(path: Path) -> bytes | None:
     try:
         data = read_bounded(path, LEFT_LIMIT_BYTES)
-    except ResultRefused as refused:
-        raise NotWritten(str(refused)) from refused
+    except ResultRefused as refusal:
+        raise NotWritten(str(refusal)) from refusal
     if data is not None and len(data) > LEFT_LIMIT_BYTES:
         raise NotWritten(f"{path.name} is larger than {bytes_text(LEFT_LIMIT_BYTES)}")
     return data
@@ -409,13 +409,13 @@ def _line(
     number: int, name: str, events: list[tuple[float, float, str]], names: Mapping[str, int], begun_us: float
 ) -> bytes:
     begins_ns = round((events[0][0] - begun_us) * US_IN_NS)
-    parts = [encoded_number(1, number), _text(2, name), encoded_number(3, begins_ns)]
+    pieces = [encoded_number(1, number), _text(2, name), encoded_number(3, begins_ns)]
     for event_us, took_us, text in events:
         offset_ps = max(0, round((event_us - begun_us) * US_IN_PS) - begins_ns * 1000)
         event_name, statistics = _shown(text)
         times = encoded_number(2, offset_ps) + encoded_number(3, round(took_us * US_IN_PS))
-        parts.append(encoded_piece(4, encoded_number(1, names[event_name]) + times + statistics))
-    return b"".join(parts)
+        pieces.append(encoded_piece(4, encoded_number(1, names[event_name]) + times + statistics))
+    return b"".join(pieces)
 
 
 def _text(field: int, value: str) -> bytes:

@@ -59,11 +59,11 @@ def shown_traces(run: Run, records: Iterable[Record]) -> dict[str, ShownTrace]:
 def write_uncompressed(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
     """Write these traces uncompressed; return the paths: `target`, with backend and workers if there are several."""
     names = {r.cell_id: f".{r.settings.backend}.{r.settings.params['workers']}" for r in records}
-    times = Counter(names.values())
+    count_by_name = Counter(names.values())
     written_paths = []
     for record, path in stored_traces(run, records):
         suffix = names[record.cell_id] if len(names) > 1 else ""
-        suffix += f".{record.cell_id}" if times[names[record.cell_id]] > 1 else ""
+        suffix += f".{record.cell_id}" if count_by_name[names[record.cell_id]] > 1 else ""
         written_paths.append(target.with_suffix(suffix + target.suffix))
         plain(path, written_paths[-1])
     return written_paths

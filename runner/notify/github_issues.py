@@ -264,9 +264,9 @@ def marker_of(body: str) -> Marker | None:
 def marker_after(notice: Notice) -> Marker:
     """Return the marker of the issue once this notification is sent."""
     thread: Thread | None = notice.due.thread
-    events = thread.events + 1 if thread else 1
+    event_count = thread.events + 1 if thread else 1
     key = history_key(notice.history)
-    return Marker(key, notice.run_id, round(notice.due.slower_by, 4), notice.due.event, events)
+    return Marker(key, notice.run_id, round(notice.due.slower_by, 4), notice.due.event, event_count)
 
 
 def with_marker(body: str, marker: Marker) -> str:
@@ -274,9 +274,9 @@ def with_marker(body: str, marker: Marker) -> str:
     return MARKER.sub(lambda _: _hidden(marker), body, count=1)
 
 
-def comment_mark(events: int) -> str:
+def comment_mark(event_count: int) -> str:
     """Return the hidden mark of the comment that is an issue's event of this number."""
-    return f"<!-- keras-matrix event {events} -->"
+    return f"<!-- keras-matrix event {event_count} -->"
 
 
 def issue_title(notice: Notice) -> str:
@@ -287,8 +287,8 @@ def issue_title(notice: Notice) -> str:
 
 def issue_body(notice: Notice) -> str:
     """Return the text of a new issue."""
-    parts = [_hidden(marker_after(notice)), *_facts(notice), *_causes(notice), *_picture(notice), *_how(notice)]
-    return printable("\n".join(parts))
+    body_lines = [_hidden(marker_after(notice)), *_facts(notice), *_causes(notice), *_picture(notice), *_how(notice)]
+    return printable("\n".join(body_lines))
 
 
 def issue_comment(notice: Notice) -> str:

@@ -271,8 +271,8 @@ def _event(assessment: Assessment, change: Change, thread: Thread | None) -> Eve
     return closes.get(kind)
 
 
-def _has_grown(before: float, now: float) -> bool:
-    return now / before - 1 >= GROWS_AT_LEAST and math.log(now) >= GROWS_BY * math.log(before)
+def _has_grown(before: float, after: float) -> bool:
+    return after / before - 1 >= GROWS_AT_LEAST and math.log(after) >= GROWS_BY * math.log(before)
 
 
 def _nearest(assessment: Assessment, changes: Sequence[Change], thread: Thread) -> Change | None:

@@ -127,14 +127,14 @@ def check_site(url: str | None) -> None:
 def _check_address(flag: str, url: str) -> None:
     """Refuse an address to which a token or a secret path would travel without encryption. Raises `UsageError`."""
     try:
-        parts = urlsplit(url)
-        is_valid = bool(parts.hostname) and re.fullmatch(r"[!-~]+", url) and parts.port != 0
+        split_url = urlsplit(url)
+        is_valid = bool(split_url.hostname) and re.fullmatch(r"[!-~]+", url) and split_url.port != 0
     except ValueError:
         is_valid = False
-    if not is_valid or parts.username or parts.scheme not in ("https", "http"):
+    if not is_valid or split_url.username or split_url.scheme not in ("https", "http"):
         raise UsageError(f"{flag}: must be an address such as https://example.org/path, without a user name")
-    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        raise UsageError(f"{flag}: must begin with https://, got http:// and the host {parts.hostname}")
+    if split_url.scheme == "http" and split_url.hostname not in LOOPBACK:
+        raise UsageError(f"{flag}: must begin with https://, got http:// and the host {split_url.hostname}")
 
 
 class NotifyError(InfrastructureError):

@@ -66,11 +66,11 @@ class Deliveries:
                 key = delivery.history, delivery.run_id
                 known_thread = thread_by_key.get(key)
                 self._found_in[key] = root
-                number, events = (
+                number, event_count = (
                     (known_thread.number, known_thread.events + 1) if known_thread else (len(thread_by_key) + 1, 1)
                 )
                 is_open = delivery.event not in CLOSING
-                thread_by_key[key] = Thread(number, *key, delivery.slower_by, delivery.event, events, is_open)
+                thread_by_key[key] = Thread(number, *key, delivery.slower_by, delivery.event, event_count, is_open)
         return list(thread_by_key.values())
 
     def send(self, notice: Notice) -> str:

@@ -192,14 +192,14 @@ class Adaptive:
 
     def _looked(self, logs: tuple[float, ...]) -> tuple[float, ...]:
         """Return what was there at the latest look."""
-        return logs[: max((blocks for blocks in self._looks.blocks if blocks <= len(logs)), default=0)]
+        return logs[: max((block_count for block_count in self._looks.blocks if block_count <= len(logs)), default=0)]
 
     def _next(self, states: Mapping[str, SequentialState], left_s: float) -> str | None:
         """Return the next comparison to continue; their targets may differ."""
-        by_target: dict[float, dict[str, SequentialState]] = {}
+        states_by_target: dict[float, dict[str, SequentialState]] = {}
         for first_cell_id, state in states.items():
-            by_target.setdefault(self._target(first_cell_id), {})[first_cell_id] = state
-        offers = (allocate(some, left_s, target, self._looks) for target, some in by_target.items())
+            states_by_target.setdefault(self._target(first_cell_id), {})[first_cell_id] = state
+        offers = (allocate(some, left_s, target, self._looks) for target, some in states_by_target.items())
         return next(filter(None, offers), None)
 
     def _repeats(

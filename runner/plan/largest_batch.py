@@ -45,15 +45,15 @@ class LargestCell:
 
 def found_of(cell: Cell, search: BatchSearch) -> LargestCell:
     """Return the search result of a planned cell."""
-    largest, stopped = search.largest, search.stopped
+    largest_try, stopped_try = search.largest, search.stopped
     return LargestCell(
         planned=cell.cell_id,
-        batch_size=(stopped or largest).batch_size if stopped or largest else 1,  # type: ignore[union-attr]
-        largest=largest.batch_size if largest and not stopped else None,
+        batch_size=(stopped_try or largest_try).batch_size if stopped_try or largest_try else 1,  # type: ignore[union-attr]
+        largest=largest_try.batch_size if largest_try and not stopped_try else None,
         smallest_too_large=search.smallest_too_large.batch_size if search.smallest_too_large else None,
-        peak_memory_bytes=largest.peak_memory_bytes if largest and not stopped else None,
+        peak_memory_bytes=largest_try.peak_memory_bytes if largest_try and not stopped_try else None,
         tries=search.tries,
-        stopped=f"{stopped.status}: {stopped.reason}" if stopped else None,
+        stopped=f"{stopped_try.status}: {stopped_try.reason}" if stopped_try else None,
     )
 
 
@@ -75,25 +75,25 @@ def refuse(cells: Sequence[Cell]) -> None:
         )
 
 
-def trial(cell: Cell, size: int) -> Cell:
+def trial(cell: Cell, batch_size: int) -> Cell:
     """Return the cell of a try: few steps at a batch size, with as many batches in memory as a measured cell."""
     steps = TRY_STEPS * cell.settings.steps_per_execution
     full = cell.settings.steps_per_epoch
     in_memory = full if isinstance(full, int) else FULL_PASS
-    try_settings = replace(cell.settings, batch_size=size, steps_per_epoch=steps, epochs=TRY_EPOCHS, discard=1)
+    try_settings = replace(cell.settings, batch_size=batch_size, steps_per_epoch=steps, epochs=TRY_EPOCHS, discard=1)
     try_cell = replace(cell, repeats=1, precision_target=None, trace=None, steps_held=in_memory)
     return replace(try_cell, settings=try_settings, cell_id=cell_id(try_settings))
 
 
 def resolved(cells: Sequence[Cell], largest_cells: Sequence[LargestCell]) -> list[Cell]:
     """Return the cells with the numbers that were found; of cells that become equal the first remains."""
-    sizes = {largest.planned: largest.batch_size for largest in largest_cells}
-    numbered = [_at(cell, sizes[cell.cell_id]) if cell.uses_largest_batch else cell for cell in cells]
+    batch_by_cell = {largest_cell.planned: largest_cell.batch_size for largest_cell in largest_cells}
+    numbered = [_at(cell, batch_by_cell[cell.cell_id]) if cell.uses_largest_batch else cell for cell in cells]
     return list({cell.cell_id: cell for cell in reversed(numbered)}.values())[::-1]
 
 
-def _at(cell: Cell, size: int) -> Cell:
-    settings = replace(cell.settings, batch_size=size)
+def _at(cell: Cell, batch_size: int) -> Cell:
+    settings = replace(cell.settings, batch_size=batch_size)
     return replace(cell, settings=settings, cell_id=cell_id(settings))
 
 
@@ -102,22 +102,24 @@ def about(largest_cells: Sequence[LargestCell], memory_bytes: int | None) -> dic
     return {"memory_bytes": memory_bytes, "cells": to_json(list(largest_cells))}
 
 
-def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None) -> list[LargestCell] | None:
+def stored_results(
+    about_run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None
+) -> list[LargestCell] | None:
     """Return the search results in the `run.json` of an earlier start; None if they cannot replace a search.
 
     That is the case if a cell is missing, the memory limit was different, or infrastructure stopped a search.
     """
-    stored_document = run.get(KEY)
+    stored_document = about_run.get(KEY)
     if not isinstance(stored_document, dict) or stored_document.get("memory_bytes") != memory_bytes:
         return None
     try:
         largest_cells = decode(list[LargestCell], stored_document.get("cells"), KEY)
     except CodecError:
         return None
-    is_complete = {largest.planned for largest in largest_cells} == {
+    is_complete = {largest_cell.planned for largest_cell in largest_cells} == {
         cell.cell_id for cell in cells if cell.uses_largest_batch
     }
-    has_failed = any((largest.stopped or "").startswith(f"{Status.INFRA}:") for largest in largest_cells)
+    has_failed = any((largest_cell.stopped or "").startswith(f"{Status.INFRA}:") for largest_cell in largest_cells)
     return largest_cells if is_complete and not has_failed else None
 
 
@@ -160,8 +162,8 @@ def search(attempt: Callable[[int], Try], most: int = MOST) -> BatchSearch:
     fits: Try | None = None
     too_large: Try | None = None
     tries = 0
-    while (size := _next_size(fits, too_large, most)) is not None:
-        batch_try, tries = attempt(size), tries + 1
+    while (next_size := _next_size(fits, too_large, most)) is not None:
+        batch_try, tries = attempt(next_size), tries + 1
         if batch_try.fits:
             fits = batch_try
         elif batch_try.status in TOO_LARGE:
@@ -171,11 +173,11 @@ def search(attempt: Callable[[int], Try], most: int = MOST) -> BatchSearch:
     return BatchSearch(fits, too_large, tries)
 
 
-def _next_size(fitting: Try | None, too_large: Try | None, most: int) -> int | None:
+def _next_size(fitting_try: Try | None, too_large: Try | None, most: int) -> int | None:
     """Return the batch size to try next, or None when the result is known."""
-    if fitting is None:
+    if fitting_try is None:
         return None if too_large else 1
-    low = fitting.batch_size
+    low = fitting_try.batch_size
     if too_large is None:
         return min(2 * low, most) if low < most else None
     step = max(1, (1 << low.bit_length() - 1) // PARTS)

@@ -142,10 +142,10 @@ def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
 
     Cells with the same `together` are one group, whatever they differ in.
     """
-    by_comparison: dict[Hashable, list[Cell]] = {}
+    cells_by_comparison: dict[Hashable, list[Cell]] = {}
     for cell in cells:
-        by_comparison.setdefault(comparison_of(cell), []).append(cell)
-    return list(by_comparison.values())
+        cells_by_comparison.setdefault(comparison_of(cell), []).append(cell)
+    return list(cells_by_comparison.values())
 
 
 def comparison_of(cell: Cell) -> Hashable:

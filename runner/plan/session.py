@@ -54,9 +54,9 @@ class ArmRequest:
 
     def identity(self) -> dict[str, Any]:
         """Return the values that must be equal for a run of it to be continued."""
-        busy = {"others_busy": True} if self.others_busy else {}
+        busy_key = {"others_busy": True} if self.others_busy else {}
         worktree = {"worktree": self.worktree[1]} if self.worktree else {}
-        return {"python": self.python, "fault": self.fault, **busy, **worktree}
+        return {"python": self.python, "fault": self.fault, **busy_key, **worktree}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +138,17 @@ def resume(
         if runs_and_seed is None:
             continue
         runs, seed = runs_and_seed
-        published = [key for arm, arm_run in runs.items() for key in _published(arm, arm_run, say)]
+        published_keys = [key for arm, arm_run in runs.items() for key in _published(arm, arm_run, say)]
         repeats = order(request.cells, seed, list(request.arms))
-        pending = remaining(repeats, published)
+        pending_repeats = remaining(repeats, published_keys)
         is_open_ended = any(cell.auto for cell in request.cells) and not all(
             r.load_object(FINISHED) for r in runs.values()
         )
-        if not pending and not is_open_ended:
+        if not pending_repeats and not is_open_ended:
             return None
         for arm_run in runs.values():
             arm_run.clear_leftovers()
-        return Session(runs, seed, repeats, pending)
+        return Session(runs, seed, repeats, pending_repeats)
     return None
 
 
@@ -177,12 +177,14 @@ def _runs_of(
     return (runs, seed) if same_request and same_host and same_software and isinstance(seed, int) else None
 
 
-def _same_software(then: object, now: Mapping[str, str]) -> bool:
+def _same_software(stored_versions: object, new_versions: Mapping[str, str]) -> bool:
     """Return whether a run can continue with the installed versions; an image built since then does not matter."""
-    if not isinstance(then, dict):
+    if not isinstance(stored_versions, dict):
         return False
-    built_images = {name for name in then.keys() ^ now.keys() if name.startswith("image ")}
-    return all(then.get(name) == now.get(name) for name in {*then, *now} - built_images)
+    built_images = {name for name in stored_versions.keys() ^ new_versions.keys() if name.startswith("image ")}
+    return all(
+        stored_versions.get(name) == new_versions.get(name) for name in {*stored_versions, *new_versions} - built_images
+    )
 
 
 def _published(arm: str, run: Run, say: Callable[[str], None]) -> list[tuple[str, str, int, int, str]]:

@@ -139,16 +139,16 @@ class AttemptLines(Silent):
         if self._outcomes.is_known(record):
             return
         self._done += is_counted
-        measured_again = record.status is not Status.INFRA and not is_counted
+        is_measured_again = record.status is not Status.INFRA and not is_counted
         total_text = left_text = ""
         if self._done <= self._total:  # beyond are repeats that were added, of which the number is not known
             total_text = f"/{self._total}"
         if self._done < self._total:  # at the end nothing is left, or what is measured again, which is not known yet
             left_text = f"   ({duration(self._left.seconds())} left)"
-        note = "   (measured again)" if measured_again else left_text
-        label, outcome = self._names.label(planned), self._outcomes.result(record)
+        note_text = "   (measured again)" if is_measured_again else left_text
+        label, outcome_text = self._names.label(planned), self._outcomes.result(record)
         place_text = self._machines.get(planned.key, "")
-        _say(f"{self._done:4d}{total_text} {label}{place_text}: {outcome}{note}")
+        _say(f"{self._done:4d}{total_text} {label}{place_text}: {outcome_text}{note_text}")
 
 
 def _say(line: str) -> None:
@@ -210,10 +210,10 @@ class LongStates:
 @contextmanager
 def printing(states: LongStates, say: Callable[[str], None]) -> Iterator[None]:
     """Within, print the lines of long states when they are due."""
-    ended = threading.Event()
+    end_event = threading.Event()
 
     def poll() -> None:
-        while not ended.wait(POLL_S):
+        while not end_event.wait(POLL_S):
             if line := states.due():
                 say(line)
 
@@ -222,16 +222,16 @@ def printing(states: LongStates, say: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
+        end_event.set()
         thread.join()
 
 
 def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:
     """Return a heading, and a line with the result of each cell."""
-    by_cell = {largest_cell.planned: largest_cell for largest_cell in largest.found}
+    largest_by_cell = {largest_cell.planned: largest_cell for largest_cell in largest.found}
     origin_text = ", as found by the run that is continued" if largest.by_earlier_start else ""
     heading = f"largest batch that fits{origin_text}:"
-    return [heading, *(line(cell_name(cell), by_cell[cell.cell_id], printed) for cell in largest.cells)]
+    return [heading, *(line(cell_name(cell), largest_by_cell[cell.cell_id], printed) for cell in largest.cells)]
 
 
 def line(name: str, largest_cell: LargestCell, printed: Collection[str] = ()) -> str:

@@ -85,8 +85,8 @@ class LiveView:
         if not self._outcomes.is_known(record):
             self._print(planned, record)
         self._bar.update(self._task, advance=is_counted)
-        machine, idle = self._open.end(planned)
-        if machine is not None and idle:
+        machine, is_idle = self._open.end(planned)
+        if machine is not None and is_idle:
             del self._working[machine]
         if machine is not None:
             self._show("")
@@ -99,8 +99,8 @@ class LiveView:
     def _show(self, fallback: str) -> None:
         lines = [f"{machine}: {cell}" for machine, cell in self._working.items()]
         if len(lines) > MOST_MACHINE_LINES:
-            unlisted = len(lines) - MOST_MACHINE_LINES + 1
-            lines = [*lines[: MOST_MACHINE_LINES - 1], f"and {unlisted} more machines"]
+            unlisted_count = len(lines) - MOST_MACHINE_LINES + 1
+            lines = [*lines[: MOST_MACHINE_LINES - 1], f"and {unlisted_count} more machines"]
         self._bar.update(self._task, description=escape("\n".join(lines) or fallback), machines=len(self._working) or 1)
         self._bar.refresh()
 

@@ -151,7 +151,7 @@ class TimeLeft:
         parts_before = comparison.parts()
         comparison.taken_s[planned.repeat] = comparison.taken_s.get(planned.repeat, 0.0) + now_s - self._last_s
         self._last_s = now_s
-        is_first = self._expect_no_more(comparison, planned, measured=True)
+        is_first = self._expect_no_more(comparison, planned, is_measured=True)
         self._measured += is_first
         self._sums = self._sums.replaced(parts_before, comparison.parts())
         return is_first
@@ -161,28 +161,28 @@ class TimeLeft:
         comparison = self._of(planned)
         comparison.cells.add((planned.cell.cell_id, planned.arm))
         parts_before = comparison.parts()
-        self._expect_no_more(comparison, planned, measured=False)
+        self._expect_no_more(comparison, planned, is_measured=False)
         self._sums = self._sums.replaced(parts_before, comparison.parts())
 
-    def _expect_no_more(self, comparison: _Comparison, planned: PlannedRepeat, *, measured: bool) -> bool:
+    def _expect_no_more(self, comparison: _Comparison, planned: PlannedRepeat, *, is_measured: bool) -> bool:
         """Count a repeat as ended; return whether it was not measured before."""
         key = planned.key
         if key not in self._ended and planned.repeat in comparison.pending:
             comparison.pending[planned.repeat] -= 1
             self._pending -= 1
-        if measured or not comparison.pending.get(planned.repeat):
+        if is_measured or not comparison.pending.get(planned.repeat):
             self._running.pop(comparison_of(planned.cell), None)
             self._unplanned.discard(comparison_of(planned.cell))
         was_measured = self._ended.get(key, False)
-        self._ended[key] = was_measured or measured
+        self._ended[key] = was_measured or is_measured
         return not was_measured
 
     def _expected_s(self, name: Hashable) -> float:
         """Return the expected time of one repeat of a comparison."""
         return self._comparisons.setdefault(name, _Comparison()).parts(1.0).left_s(self._sums)
 
-    def seconds(self, machines: int = 1) -> float:
-        """Return the estimated seconds left; `machines` measure at the same time, until the first repeat has ended.
+    def seconds(self, machine_count: int = 1) -> float:
+        """Return the estimated seconds left; `machine_count` measure at once, until the first repeat has ended.
 
         It is 0 at the end only. If something has run for longer than expected, all that is left is expected to take
         longer in the same ratio.
@@ -190,7 +190,7 @@ class TimeLeft:
         if not self._pending and not self._running:
             return 0.0
         left_s = self._sums.left_s(self._sums) + sum(map(self._expected_s, self._unplanned))
-        left_s = left_s if self._measured else left_s / machines
+        left_s = left_s if self._measured else left_s / machine_count
         now_s = self._clock()
         times_s = [(now_s - begun_s, self._expected_s(name)) for name, begun_s in self._running.items()]
         times_s = times_s or [(now_s - self._last_s, left_s)]  # nothing has begun: the backends are imported

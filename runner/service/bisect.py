@@ -152,8 +152,8 @@ def _result(bisection: Bisection, version_search: VersionSearch, state: SearchSt
 def _state(request: RunRequest, version_search: VersionSearch) -> SearchState:
     cell, axis = version_search.cell, version_search.axis
     identity = {**axis.identity, "cell_id": cell.cell_id, "start": request.executors.started}
-    empty = BisectionState(VERSION, axis.subject, list(axis.labels), cell.settings)
-    return SearchState(version_search.root, identity, empty, new=request.new)
+    empty_state = BisectionState(VERSION, axis.subject, list(axis.labels), cell.settings)
+    return SearchState(version_search.root, identity, empty_state, new=request.new)
 
 
 def cell_named(request: RunRequest, name: str) -> Cell:
@@ -182,13 +182,13 @@ def axis_of(span: SearchRange, cell: Cell, stored_cache: Cache) -> VersionAxis:
     listing = cache(lambda name: dated.listed(name, tool, base.python, pre=span.pre))
     name = dated.installed_name(span.package, base.versions)
     try:
-        listed = listing(name)
+        listed_versions = listing(name)
     except NoNetwork:
         raise
     except CannotRebuild as error:
-        unknown = near(name, base.versions) if name not in base.versions else ""
-        raise CannotRebuild(f"--package: {error}{unknown}") from error
-    versions = dated.between(name, listed, span.good, span.bad)
+        near_text = near(name, base.versions) if name not in base.versions else ""
+        raise CannotRebuild(f"--package: {error}{near_text}") from error
+    versions = dated.between(name, listed_versions, span.good, span.bad)
     wheels = local_wheels([f"{name}=={version}" for version in versions], tool)
     return PackageAxis(name, versions, base, listing, stored_cache, wheels)
 
@@ -357,8 +357,8 @@ class Trials:
             f"{duration(self._cost_s(len(trial.arms), bisection.LOOKS.blocks[-1]))}"
         )
 
-    def _cost_s(self, arms: int, blocks: int) -> float:
-        return arms * blocks * self.process_s
+    def _cost_s(self, arm_count: int, block_count: int) -> float:
+        return arm_count * block_count * self.process_s
 
     def _learn(self, trial: Trial, answered: Answered, rule: Rule) -> None:
         """Take the duration of a process, and of a usual step, from what was measured."""
@@ -398,11 +398,11 @@ class BisectionState:
 class SearchState:
     """The state of one search, in its folder below `root`."""
 
-    def __init__(self, root: Path, identity: Mapping[str, Any], empty: BisectionState, *, new: bool) -> None:
+    def __init__(self, root: Path, identity: Mapping[str, Any], empty_state: BisectionState, *, new: bool) -> None:
         self.folder = root / hashlib.sha256(canonical(dict(identity)).encode(errors="surrogatepass")).hexdigest()[:16]
         stored_state = None if new or (self.folder / RESULT).exists() else self._read()
         self.continued = stored_state is not None
-        self._stored = empty if stored_state is None else stored_state
+        self._stored = empty_state if stored_state is None else stored_state
         if stored_state is None:
             self._set_aside()
 
@@ -430,10 +430,10 @@ class SearchState:
 
     def _set_aside(self) -> None:
         """Rename the files of an earlier search."""
-        present = [path for path in (self.folder / STATE, self.folder / RESULT) if path.exists()]
+        present_paths = [path for path in (self.folder / STATE, self.folder / RESULT) if path.exists()]
         taken_numbers = {path.stem.rpartition("-")[2] for path in self.folder.glob("*-*.json")}
         number = next(n for n in itertools.count(1) if str(n) not in taken_numbers)
-        for path in present:
+        for path in present_paths:
             path.rename(path.with_stem(f"{path.stem}-{number}"))
 
     def _write(self, name: str, text: str) -> None:

@@ -106,8 +106,10 @@ class PackageAxis:
     def differences(self, before: int, after: int) -> list[str]:
         """Return the other packages that differ: those that pip changed along with it."""
         lists = [distributions(str(self._environment(position) / "bin" / "python")) for position in (before, after)]
-        then, now = ("\n".join(f"{k}=={v}" for k, v in versions.items() if k != self.name) for versions in lists)
-        return dated.changed(then, now)
+        lock_before, lock_after = (
+            "\n".join(f"{k}=={v}" for k, v in versions.items() if k != self.name) for versions in lists
+        )
+        return dated.changed(lock_before, lock_after)
 
     def close(self) -> None:
         """Keep the environments, which the next command may need."""
@@ -208,8 +210,8 @@ def plan_lines(axis: VersionAxis, process_s: float) -> list[str]:
     shown_labels = list(labels) if len(labels) <= LISTED else [*labels[: LISTED // 2], "...", *labels[-LISTED // 2 :]]
     steps, (least, *_, most) = most_steps(len(labels)), LOOKS.blocks
 
-    def total(steps_made: int, blocks: int) -> str:
-        return duration((3 * steps_made + 6) * blocks * process_s)  # the ends are two arms, the confirmation four
+    def total(steps_made: int, block_count: int) -> str:
+        return duration((3 * steps_made + 6) * block_count * process_s)  # the ends are two arms, the confirmation four
 
     step_text = f"{least} to {most} blocks of 3 processes of about {process_s:.1f} s"
     return [

@@ -145,10 +145,18 @@ def _cell(work: WorkView, view: CellView) -> Cell:
 
 def _compared_by(view: CellView) -> dict[str, Any]:
     """Return the figure that the cell is compared by, with its interval, as fields of `Cell`."""
-    step: dict[str, Any] = {"step_time_s": view.value, "step_time_low_s": view.low, "step_time_high_s": view.high}
-    metric: dict[str, Any] = {"metric": view.cell.figure.name, "metric_unit": view.cell.figure.unit}
-    metric |= {"metric_value": view.value, "metric_low": view.low, "metric_high": view.high}
-    return {**step, **dict.fromkeys(metric)} if view.is_step else {**dict.fromkeys(step), **metric}
+    step_columns: dict[str, Any] = {
+        "step_time_s": view.value,
+        "step_time_low_s": view.low,
+        "step_time_high_s": view.high,
+    }
+    metric_columns: dict[str, Any] = {"metric": view.cell.figure.name, "metric_unit": view.cell.figure.unit}
+    metric_columns |= {"metric_value": view.value, "metric_low": view.low, "metric_high": view.high}
+    return (
+        {**step_columns, **dict.fromkeys(metric_columns)}
+        if view.is_step
+        else {**dict.fromkeys(step_columns), **metric_columns}
+    )
 
 
 def _statistics(view: CellView) -> dict[str, float]:
@@ -196,10 +204,10 @@ def _of_one_type(column: list[Any]) -> list[Any]:
 
     A setting may have values of several types, as in `threads: [all, 2]`. None is a value of every type.
     """
-    types = {type(value) for value in column if value is not None}
-    if len(types) < 2:
+    known_types = {type(value) for value in column if value is not None}
+    if len(known_types) < 2:
         return column
-    common: Callable[[Any], Any] = float if types == {int, float} else _text
+    common: Callable[[Any], Any] = float if known_types == {int, float} else _text
     return [None if value is None else common(value) for value in column]
 
 

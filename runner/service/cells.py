@@ -85,11 +85,11 @@ def chosen_cell(request: RunRequest, name: str, unlike_tasks: str) -> Cell:
     if not cell_by_id:
         raise UsageError(f"CELL: there is no {matrix} and {without_run([request.results], 'name a --matrix')}")
     settings = {cell_id: cell.settings for cell_id, cell in cell_by_id.items()}
-    chosen = cell_by_id[one_of(name, settings, searched(matrix))]
-    if chosen.task is not None:
+    cell = cell_by_id[one_of(name, settings, searched(matrix))]
+    if cell.task is not None:
         raise UsageError(f"CELL: {name!r} is an external command{unlike_tasks}")
-    refuse([chosen])
-    return chosen
+    refuse([cell])
+    return cell
 
 
 def named_cells(request: RunRequest, name: str) -> dict[str, Cell]:

@@ -21,9 +21,14 @@ def source_of(target: opening.Target, since: str | None, refresh_min: float) -> 
     """Return the source of the pages: the local warehouse itself, or snapshots of a dataset."""
     warehouse = opening.open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):
-        empty, session = partial(empty_notice, target.address, target.results), SessionReader(target.results, utc_now)
+        notice_if_empty, session = (
+            partial(empty_notice, target.address, target.results),
+            SessionReader(target.results, utc_now),
+        )
         update = EndedRuns(target.results, partial(upload.send, upload.Upload(LOCAL), target.results))
         update()
         unread = UnreadFiles(target.results)
-        return Live(warehouse, since or EARLIEST_DAY, empty, session=session.current, update=update, unread=unread)
+        return Live(
+            warehouse, since or EARLIEST_DAY, notice_if_empty, session=session.current, update=update, unread=unread
+        )
     return Refreshed(warehouse, needed(statements()), RefreshPolicy(60 * refresh_min, since), RefreshClocks(utc_now))

@@ -157,9 +157,9 @@ def _only_common(base: Run, new: Run) -> str:
 
 def _rebuilt(explain_request: ExplainRequest, base: CellSide, new: CellSide) -> tuple[CellSide, CellSide]:
     """Measure both sides again, each with the versions of its records."""
-    then, now = base.records[0], new.records[0]
-    same_versions = installable(then.versions) == installable(now.versions)
-    if same_versions and then.cell_id == now.cell_id:
+    base_record, new_record = base.records[0], new.records[0]
+    same_versions = installable(base_record.versions) == installable(new_record.versions)
+    if same_versions and base_record.cell_id == new_record.cell_id:
         if base.traced and new.traced:
             raise UsageError(
                 "--new: both runs have the same cell and versions: measured again they would be equal; "
@@ -172,16 +172,16 @@ def _rebuilt(explain_request: ExplainRequest, base: CellSide, new: CellSide) -> 
     cells_of = {name: _traced(explain_request, stored_cell(side.records)) for name, side in ((BASE, base), (NEW, new))}
     if same_versions:
         request = explain_request.sides.request
-        arm = rebuilt_arm(then.versions, request, cells_of[BASE], explain_request.sides.display)
+        arm = rebuilt_arm(base_record.versions, request, cells_of[BASE], explain_request.sides.display)
         return _session(explain_request, _together(cells_of), {"": arm})
-    if then.cell_id != now.cell_id:
+    if base_record.cell_id != new_record.cell_id:
         raise UsageError(
             f"explain: {_untraced((base, new))}; they are different cells with different versions, which no session "
             "can measure: trace each in its environment with runner trace CELL --new"
         )
     arms = {
         name: rebuilt_arm(record.versions, explain_request.sides.request, cells_of[name], explain_request.sides.display)
-        for name, record in ((BASE, then), (NEW, now))
+        for name, record in ((BASE, base_record), (NEW, new_record))
     }
     return _session(explain_request, cells_of, arms)
 
@@ -297,9 +297,11 @@ def problem_of(base: CellSide, new: CellSide) -> str | None:
     """Return why nothing can be explained, None if it can."""
     for name, side in (("base", base), ("new", new)):
         if not _measured(side):
-            failed = side.records[0] if side.records else None
+            failed_record = side.records[0] if side.records else None
             return (
-                f"{name} was not measured: {failed.status}: {failed.reason}" if failed else f"{name} was not measured"
+                f"{name} was not measured: {failed_record.status}: {failed_record.reason}"
+                if failed_record
+                else f"{name} was not measured"
             )
         if side.traced is None and not side.is_task:
             return f"no trace of {name}: {side.problem}"
@@ -315,10 +317,10 @@ def _side(side: CellSide) -> Side:
     assert side.traced is not None
     record, path = side.traced
     try:
-        parts: StepParts = read_parts(path, steps_of_call(record))
+        step_parts: StepParts = read_parts(path, steps_of_call(record))
     except TraceError as error:
         raise InfrastructureError(f"{error}; --new measures and traces both sides") from error
-    return Side(_measured(side), record, parts)
+    return Side(_measured(side), record, step_parts)
 
 
 def ratio_of_sides(results: Path, base: CellSide, new: CellSide) -> Estimate:
@@ -329,10 +331,10 @@ def ratio_of_sides(results: Path, base: CellSide, new: CellSide) -> Estimate:
         (before,), (after,) = (summaries(side.records).values() for side in (base, new))
         if logs := log_ratios(after, before):
             return ratio_of("new", {"": list(logs.values())}, looks_of(about)).estimate
-    roots = {folder.resolve() for folder in (results, base.run.folder.parent, new.run.folder.parent)}
+    results_folders = {folder.resolve() for folder in (results, base.run.folder.parent, new.run.folder.parent)}
     runs = {base.run.run_id, new.run.run_id}
     cell_ids = {side.records[0].cell_id for side in (base, new)}
-    session_ratio = across_stored(sorted(roots), runs, cell_ids)(_measured(base), _measured(new))
+    session_ratio = across_stored(sorted(results_folders), runs, cell_ids)(_measured(base), _measured(new))
     assert session_ratio is not None  # both sides have measured records
     return session_ratio.estimate
 

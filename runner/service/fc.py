@@ -114,10 +114,10 @@ def as_flags(problems: Iterable[str]) -> list[str]:
 def _as_flag(problem: str) -> str:
     """Return a problem without its place in the matrix, which the user did not write."""
     text = re.sub(r"^runner fc:\d+: (cells\[0\](: |\.)|defaults\.)?", "", problem)
-    name = re.match(r"(\w+)(\[\d+\])?: ", text)
-    if name is None or name[1] not in FLAGS:
+    match = re.match(r"(\w+)(\[\d+\])?: ", text)
+    if match is None or match[1] not in FLAGS:
         return text
-    return f"--{FLAGS[name[1]]}: {text[name.end() :]}"
+    return f"--{FLAGS[match[1]]}: {text[match.end() :]}"
 
 
 def refuse_too_large(tasks: Iterable[FcProblem]) -> None:
@@ -191,18 +191,20 @@ def prove(flags: FcFlags, results: Path, seams: Seams, say: Callable[[str], None
     backends = _proved_backends(flags.backends, tasks)
     # The reference is in float64.
     refuse_too_large([task.changed(precision="float64") for task in tasks])
-    if missing := _missing_gpu(device, seams):
-        say(f"preflight: {missing}")
-        return FcProof(request, seed, device, (), dict.fromkeys(backends, missing), missing)
+    if missing_gpu := _missing_gpu(device, seams):
+        say(f"preflight: {missing_gpu}")
+        return FcProof(request, seed, device, (), dict.fromkeys(backends, missing_gpu), missing_gpu)
     probe = seams.probe or ProcessProbe(str(results.resolve()))
     with interruptible():
-        answers, refused = proofs.prove_modes(probe, backends, ProofOrder(tasks, seed=seed, device=device), say)
+        answers, reason_by_backend = proofs.prove_modes(
+            probe, backends, ProofOrder(tasks, seed=seed, device=device), say
+        )
     if answers and not request.fixed:  # a proof of other sizes, or of some variants only, is not what rows show
         for problem in proof.load(results)[1]:
             say(f"{problem}; it is replaced")
         origin = Origin(utc_now().isoformat(timespec="seconds"), device, machine.summary())
         proof.save(results, proved_modes(answers, origin))
-    return FcProof(request, seed, device, answers, refused, None)
+    return FcProof(request, seed, device, answers, reason_by_backend, None)
 
 
 def _missing_gpu(device: str, seams: Seams) -> str | None:
@@ -270,8 +272,8 @@ def export_csv(store: Run, backends: Sequence[str], path: Path) -> str:
         )
     chosen_backends = backends or available
     if len(chosen_backends) != 1 or chosen_backends[0] not in available:
-        received = f", got {' '.join(backends)}" if backends else ""
-        raise UsageError(f"--backend: must name one of {', '.join(available)} for --export-csv{received}")
+        received_text = f", got {' '.join(backends)}" if backends else ""
+        raise UsageError(f"--backend: must name one of {', '.join(available)} for --export-csv{received_text}")
     try:
         path.write_text(as_csv(figures, chosen_backends[0]), encoding="ascii")
     except OSError as error:

@@ -106,8 +106,8 @@ class FineTuning:
 def measured_fine_tuning(request: RunRequest, tuning: FineTuning, display: Display) -> Finished:
     """Measure a cell for each backend. Raises `UsageError` if there is no data set where its cells look for it."""
     if request.executors.entry.name in ("process", "docker"):  # both look for it on this machine
-        roots = [str(root) for root in import_roots(request.choice.matrix.resolve().parent)]
-        data_set = found_data_set(tuning.params[DATASET_PATH], DataFolders(dataset_dir(request), roots))
+        module_roots = [str(root) for root in import_roots(request.choice.matrix.resolve().parent)]
+        data_set = found_data_set(tuning.params[DATASET_PATH], DataFolders(dataset_dir(request), module_roots))
         tuning = replace(tuning, params={**tuning.params, DATASET_PATH: data_set})
     text = json.dumps(tuning.matrix(), indent=1)
     with made_from_values():

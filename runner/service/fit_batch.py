@@ -26,7 +26,7 @@ FOLDER = "fit-batch"
 
 def find(request: RunRequest, cell: Cell, display: Display) -> LargestCell:
     """Search the largest batch of a cell."""
-    return largest_batch.found_of(cell, search(lambda size: _try(request, cell, size, display)))
+    return largest_batch.found_of(cell, search(lambda batch_size: _try(request, cell, batch_size, display)))
 
 
 def with_largest(request: RunRequest, experiment: Experiment, display: Display) -> Experiment:
@@ -60,12 +60,12 @@ def _of_earlier_start(request: RunRequest, results: Results, experiment: Experim
     return None
 
 
-def _try(request: RunRequest, cell: Cell, size: int, display: Display) -> Try:
+def _try(request: RunRequest, cell: Cell, batch_size: int, display: Display) -> Try:
     """Train a few steps at a batch size in a separate process."""
-    record = _latest(request, largest_batch.trial(cell, size), display)
+    record = _latest(request, largest_batch.trial(cell, batch_size), display)
     memory = record.memory
     peak = memory.peak_host_memory_bytes if cell.settings.device == "cpu" else memory.peak_device_memory_bytes
-    batch_try = Try(size, record.status, record.reason, peak)
+    batch_try = Try(batch_size, record.status, record.reason, peak)
     display.tried(cell, batch_try)
     return batch_try
 

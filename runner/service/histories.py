@@ -49,33 +49,33 @@ USES = {
 }
 
 
-def without_run(roots: Sequence[Path], advice: str = "measure one with: runner --matrix matrix.yaml") -> str:
+def without_run(results_folders: Sequence[Path], advice: str = "measure one with: runner --matrix matrix.yaml") -> str:
     """Return that these results folders contain no run, or none that can be read with the first reason."""
-    roots_text = ", ".join(map(str, roots))
-    unread = [problem for root in roots for problem in Results(root).left_out()]
+    folders_text = ", ".join(map(str, results_folders))
+    unread = [problem for root in results_folders for problem in Results(root).left_out()]
     if unread:
-        return f"{roots_text} contains no run that can be read: {unread[0].path}: {printable(unread[0].reason)}"
-    return f"{roots_text} contains no run; {advice}"
+        return f"{folders_text} contains no run that can be read: {unread[0].path}: {printable(unread[0].reason)}"
+    return f"{folders_text} contains no run; {advice}"
 
 
-def read(roots: Sequence[Path], pattern: str | None) -> tuple[Past, list[Problem]]:
+def read(results_folders: Sequence[Path], pattern: str | None) -> tuple[Past, list[Problem]]:
     """Return the stored history of the named cells. Raises `UsageError` if there is none."""
-    roots_text = ", ".join(map(str, roots))
-    if not any(Results(root).runs() for root in roots):
-        raise UsageError(f"--results: {without_run(roots)}")
+    folders_text = ", ".join(map(str, results_folders))
+    if not any(Results(root).runs() for root in results_folders):
+        raise UsageError(f"--results: {without_run(results_folders)}")
     names: set[str] = set()
-    past = history_reader.read(roots, _choice(pattern, names))
+    past = history_reader.read(results_folders, _choice(pattern, names))
     if not any(run.attempts for run in past.runs):
         if pattern is not None and names:
             message = f"CELL: no stored cell is named {pattern!r}{near(pattern, names)}; there are {_some(names)}"
-            skipped = (f"skipped: {problem.path}: {problem.reason}" for problem in past.problems)
-            raise UsageError("\n".join([message, *skipped]))
+            skipped_texts = (f"skipped: {problem.path}: {problem.reason}" for problem in past.problems)
+            raise UsageError("\n".join([message, *skipped_texts]))
         reasons = [*(f"{problem.path}: {problem.reason}" for problem in past.problems), *past.caveats]
-        kind = "readable record" if past.problems else "run for a history"
+        kind_text = "readable record" if past.problems else "run for a history"
         raise UsageError(
-            f"--results: {roots_text} contains no {kind}{''.join(f': {reason}' for reason in reasons[:1])}"
+            f"--results: {folders_text} contains no {kind_text}{''.join(f': {reason}' for reason in reasons[:1])}"
         )
-    return past, [*past.problems, *(problem for root in roots for problem in load(root)[1])]
+    return past, [*past.problems, *(problem for root in results_folders for problem in load(root)[1])]
 
 
 def _choice(pattern: str | None, seen_names: set[str]) -> Wanted:
@@ -103,9 +103,11 @@ def _some(seen_names: set[str], shown_count: int = 12) -> str:
     )
 
 
-def assessed_histories(past: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LENGTH) -> list[Assessment]:
+def assessed_histories(
+    past: Past, results_folders: Sequence[Path], run_length: int = USUAL_RUN_LENGTH
+) -> list[Assessment]:
     """Return every history with its changes; what is noted about changes in these folders is theirs."""
-    lines = [line for root in roots for line in load(root)[0]]
+    lines = [line for root in results_folders for line in load(root)[0]]
     intended, acknowledged = (in_force(lines, kind) for kind in (NoteKind.INTENDED, NoteKind.ACKNOWLEDGED))
     return [
         assess(history, Notes(_of(history, intended), _of(history, acknowledged)), run_length)
@@ -120,14 +122,14 @@ def _of(history: History, notes: Mapping[tuple[str, str, str], str]) -> dict[str
 
 
 def across_stored(
-    roots: Sequence[Path], compared: Collection[str], cells: Collection[str]
+    results_folders: Sequence[Path], compared_runs: Collection[str], cells: Collection[str]
 ) -> Callable[[Sequence[Record], Sequence[Record]], SessionRatio | None]:
     """Return a function that compares a cell's records of two sessions, with the spread stored in these folders.
 
     `cells` are the cells it will be called for. The compared runs are left out of the spread, because a regression must
     not widen the interval that shows it.
     """
-    spread_of = spread_stored(roots, compared, cells)
+    spread_of = spread_stored(results_folders, compared_runs, cells)
 
     def ratio(base: Sequence[Record], new: Sequence[Record]) -> SessionRatio | None:
         base_s, new_s = ([session_cost for r in side if (session_cost := cost(r))] for side in (base, new))
@@ -137,17 +139,17 @@ def across_stored(
 
 
 def spread_stored(
-    roots: Sequence[Path], compared: Collection[str], cells: Collection[str]
+    results_folders: Sequence[Path], compared_runs: Collection[str], cells: Collection[str]
 ) -> Callable[[Sequence[Record]], SessionSpread | None]:
     """Return a function that returns the spread between stored sessions of a cell; None for records of several places.
 
-    The runs in `compared` are left out; `cells` are the cells it will be called for.
+    The runs in `compared_runs` are left out; `cells` are the cells it will be called for.
     """
-    past = history_reader.read(roots, lambda cell_id, workload, backend: cell_id in cells)
-    other_runs = replace(past, runs=tuple(run for run in past.runs if run.run_id not in compared))
+    past = history_reader.read(results_folders, lambda cell_id, workload, backend: cell_id in cells)
+    other_runs = replace(past, runs=tuple(run for run in past.runs if run.run_id not in compared_runs))
     spreads = {
         (assessment.history.cell_id, assessment.history.host_id, assessment.history.device): assessment.spread
-        for assessment in assessed_histories(other_runs, roots)
+        for assessment in assessed_histories(other_runs, results_folders)
     }
 
     def spread_of(records: Sequence[Record]) -> SessionSpread | None:
@@ -180,9 +182,10 @@ def views(assessed: Sequence[Assessment]) -> list[HistoryView]:
 def _titles(assessed: Iterable[Assessment]) -> dict[str, str]:
     """Return the title of each cell by its id: with the id if others have the same, as commands of two definitions."""
     title_by_cell = {assessment.history.cell_id: title(assessment.history) for assessment in assessed}
-    times = Counter(title_by_cell.values())
+    count_by_title = Counter(title_by_cell.values())
     return {
-        cell_id: text if times[text] == 1 else f"{text} (cell {cell_id})" for cell_id, text in title_by_cell.items()
+        cell_id: text if count_by_title[text] == 1 else f"{text} (cell {cell_id})"
+        for cell_id, text in title_by_cell.items()
     }
 
 
@@ -215,12 +218,12 @@ class Note:
         return USES[self.use][1]
 
 
-def write(roots: Sequence[Path], pattern: str, note: Note, run_length: int) -> str:
+def write(results_folders: Sequence[Path], pattern: str, note: Note, run_length: int) -> str:
     """Note something about a cell from a run on; without a text, remove that note. Return what was done."""
-    past, _ = read(roots, pattern)
-    run = _run(past, roots, pattern, note.run_id)
+    past, _ = read(results_folders, pattern)
+    run = _run(past, results_folders, pattern, note.run_id)
     if note.kind is NoteKind.ACKNOWLEDGED and note.text is not None:
-        places = _changed(assessed_histories(past, roots, run_length), pattern, run.run_id)
+        places = _changed(assessed_histories(past, results_folders, run_length), pattern, run.run_id)
     else:
         places = {(attempt.cell_id, attempt.host_id) for attempt in run.attempts}
     if note.text is None:
@@ -239,11 +242,11 @@ def write(roots: Sequence[Path], pattern: str, note: Note, run_length: int) -> s
     return f"{action} for {plural(len({cell_id for cell_id, _ in places}), 'cell')} from run {run.run_id} on"
 
 
-def _run(past: Past, roots: Sequence[Path], pattern: str, run_id: str) -> PastRun:
+def _run(past: Past, results_folders: Sequence[Path], pattern: str, run_id: str) -> PastRun:
     run = next((run for run in past.runs if run.run_id == run_id), None)
     if run is None:
-        roots_text = ", ".join(map(str, roots))
-        raise UsageError(f"--run: no run {run_id!r} in {roots_text}{near(run_id, [r.run_id for r in past.runs])}")
+        folders_text = ", ".join(map(str, results_folders))
+        raise UsageError(f"--run: no run {run_id!r} in {folders_text}{near(run_id, [r.run_id for r in past.runs])}")
     if not run.attempts:
         raise UsageError(f"CELL: run {run_id} has no cell named {pattern!r}; name the first run with the change")
     return run

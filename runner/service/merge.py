@@ -250,9 +250,9 @@ def _summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> Me
         for run_id in merge.run_ids
     )
     lines = [*_left_out_lines(reader, merge, records), *(f"note: {note}" for note in _notes(reader, merge))]
-    about, (device, service) = reader.abouts[merge.reference], _where(merge, records)
+    about, (device, is_service) = reader.abouts[merge.reference], _where(merge, records)
     is_separate = len(runs) > 1
-    command = commands.alternating(about, device, service=service) if is_separate else None
+    command = commands.alternating(about, device, service=is_service) if is_separate else None
     return MergeSummary(runs, tuple(lines), command)
 
 
@@ -282,12 +282,12 @@ def _where(merge: Merge, records: Sequence[Record]) -> tuple[str, bool]:
 
 def _left_out_lines(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> Iterator[str]:
     """Yield the left out runs and the missing backends, each with advice, once per backend."""
-    device, service = _where(merge, records)
+    device, is_service = _where(merge, records)
     about = reader.abouts[merge.reference]
     advice = {
         backend: f"measure {backend} on this machine: {command}"
         for backend in merge.missing
-        if (command := commands.one_backend(about, backend, device, service=service))
+        if (command := commands.one_backend(about, backend, device, service=is_service))
     }
     if len(merge.run_ids) == 1:
         yield f"nothing to merge: {merge.reference} is the only run that fits"

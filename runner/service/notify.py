@@ -61,10 +61,12 @@ class NotifyRequest:
 Say = Callable[[str], None]
 
 
-def send(roots: Sequence[Path], pattern: str | None, request: NotifyRequest, run_length: int, say: Say) -> None:
+def send(
+    results_folders: Sequence[Path], pattern: str | None, request: NotifyRequest, run_length: int, say: Say
+) -> None:
     """Send what is due for these cells and say so; in a dry run only say what would be sent. Raises `NotifyError`."""
-    past, _ = read(roots, pattern)
-    assessed = _Found(past, histories.views(histories.assessed_histories(past, roots, run_length)), request)
+    past, _ = read(results_folders, pattern)
+    assessed = _Found(past, histories.views(histories.assessed_histories(past, results_folders, run_length)), request)
     if isinstance(request.place, GitHub):
         _to_github(assessed, Issues(request.place, request.token), request, request.place.api, say)
         return

@@ -40,17 +40,17 @@ def compared_backends(named_backends: Sequence[str], executor: Executor | None, 
     check_backends(named_backends)
     executor = executor or ProcessExecutor()
     candidates = [name for name in BACKENDS if not named_backends or name in named_backends]
-    missing = {name: reason for name in candidates if (reason := executor.missing(name))}
-    if named_backends and missing:
-        raise UsageError(f"--backend: {'; '.join(missing.values())}")
-    present = [name for name in candidates if name not in missing]
-    if len(present) < least:
-        reasons_text = f" ({'; '.join(missing.values())})" if missing else ""
+    reason_by_backend = {name: reason for name in candidates if (reason := executor.missing(name))}
+    if named_backends and reason_by_backend:
+        raise UsageError(f"--backend: {'; '.join(reason_by_backend.values())}")
+    present_backends = [name for name in candidates if name not in reason_by_backend]
+    if len(present_backends) < least:
+        reasons_text = f" ({'; '.join(reason_by_backend.values())})" if reason_by_backend else ""
         needed_text = "two backends" if least == 2 else "one backend"
         raise UsageError(
-            f"--backend: parity needs at least {needed_text}, got {', '.join(present) or 'none'}{reasons_text}"
+            f"--backend: parity needs at least {needed_text}, got {', '.join(present_backends) or 'none'}{reasons_text}"
         )
-    return present
+    return present_backends
 
 
 def precisions_of(text: str) -> list[str]:

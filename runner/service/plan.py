@@ -41,11 +41,11 @@ def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> 
     return not_offered | {cell_id: messages[0] for cell_id, messages in refusing.items() if messages}
 
 
-def refused_lines(refused: Mapping[str, str]) -> list[str]:
+def refused_lines(reason_by_cell: Mapping[str, str]) -> list[str]:
     """Return, for each reason, how many cells will not be measured."""
     return [
         f"{count} cell{'s' if count > 1 else ''} will not be measured: {reason}"
-        for reason, count in Counter(refused.values()).items()
+        for reason, count in Counter(reason_by_cell.values()).items()
     ]
 
 

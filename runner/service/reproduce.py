@@ -77,8 +77,8 @@ def stored(name: str, results: Path, run_id: str | None) -> ReproducedCell:
         command = f"runner task {attempts[0].settings.workload.removeprefix(PREFIX)}"
         raise UsageError(f"RECORD: an external command, which no record contains; measure it again with: {command}")
     if all(record.status is not Status.OK for record in attempts):
-        why = f"ended ok ({attempts[0].status}: {attempts[0].reason}): there is no figure to reproduce"
-        raise UsageError(f"RECORD: no process of {cell} in {run.run_id} {why}")
+        reason_text = f"ended ok ({attempts[0].status}: {attempts[0].reason}): there is no figure to reproduce"
+        raise UsageError(f"RECORD: no process of {cell} in {run.run_id} {reason_text}")
     return ReproducedCell(run, attempts)
 
 
@@ -101,7 +101,7 @@ def _arm_of(folder: Path, flag: str) -> ArmRequest:
     return ArmRequest(chosen_interpreter.python, None, chosen_interpreter.versions())
 
 
-def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, display: Display) -> ArmRequest:
+def rebuilt_arm(stored_versions: Mapping[str, str], request: RunRequest, cell: Cell, display: Display) -> ArmRequest:
     """Return this Python if it has these versions, or else an environment made with them. Raises `CannotRebuild`."""
     if not request.executors.contract.local_software:
         raise CannotRebuild(f"--executor {request.executors.entry.name}: the record was not measured in a container")
@@ -111,24 +111,26 @@ def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, displa
         name: software[backend.cpu_package] for name, backend in TABLE.items() if backend.cpu_package in software
     }
     installed_here = installable({"python": platform.python_version(), **modules, **software})
-    if all(installed_here.get(name) == version for name, version in installable(then).items()):
+    if all(installed_here.get(name) == version for name, version in installable(stored_versions).items()):
         return own_arm(request, [cell])
-    if catalog.needs_keras_hub(cell.settings.workload) and KERAS_HUB not in then:
+    if catalog.needs_keras_hub(cell.settings.workload) and KERAS_HUB not in stored_versions:
         raise CannotRebuild(
             f"the record does not state the version of KerasHub, which {cell.settings.workload} needs; "
             "name an environment with --env"
         )
-    return _arm_of(environment(recipe_of(then), cache_folder(), display.say), "RECORD")
+    return _arm_of(environment(recipe_of(stored_versions), cache_folder(), display.say), "RECORD")
 
 
 def _same_image(reproduced_cell: ReproducedCell, request: RunRequest, cell: Cell) -> ArmRequest:
     """Return the arm of the stored image. Raises `CannotRebuild` if the name now stands for another one."""
     arm = own_arm(request, [cell])
     if reproduced_cell.image not in arm.versions.values():
-        now = ", ".join(f"{name} is {digest}" for name, digest in arm.versions.items()) or "there is no image here"
+        images_text = (
+            ", ".join(f"{name} is {digest}" for name, digest in arm.versions.items()) or "there is no image here"
+        )
         raise CannotRebuild(
-            f"the record was measured in the image {reproduced_cell.image}, but {now}; if you have it, name it: "
-            f"docker tag {reproduced_cell.image} reproduced:SERVICE, and add --images reproduced"
+            f"the record was measured in the image {reproduced_cell.image}, but {images_text}; if you have it, name "
+            f"it: docker tag {reproduced_cell.image} reproduced:SERVICE, and add --images reproduced"
         )
     return arm
 

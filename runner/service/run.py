@@ -58,7 +58,7 @@ def finished(session: Session) -> Finished:
 
 def exit_code(latest: Sequence[Record], pending: int) -> int:
     """Return the exit code of a run: 3 if repeats are pending because of the infrastructure, 1 if a cell is not ok."""
-    statuses = Counter(record.status for record in latest)
-    if pending or statuses[Status.INFRA]:
+    count_by_status = Counter(record.status for record in latest)
+    if pending or count_by_status[Status.INFRA]:
         return exit_codes.INFRASTRUCTURE
-    return exit_codes.NOT_OK if any(status not in HARMLESS for status in statuses) else exit_codes.OK
+    return exit_codes.NOT_OK if any(status not in HARMLESS for status in count_by_status) else exit_codes.OK

@@ -96,12 +96,12 @@ def _rate_json(rate: Rate) -> dict[str, Any]:
 
 
 def _parent_cpu(records: Sequence[Record]) -> dict[str, float] | None:
-    shares = [
+    known_shares = [
         record.harness.parent_cpu_time_s / record.harness.wall_time_s
         for record in records
         if record.harness.parent_cpu_time_s is not None and record.harness.wall_time_s
     ]
-    return {"median": statistics.median(shares), "maximum": max(shares)} if shares else None
+    return {"median": statistics.median(known_shares), "maximum": max(known_shares)} if known_shares else None
 
 
 def timing_costs(request: RunRequest, seconds: float) -> list[dict[str, Any]]:
@@ -121,18 +121,18 @@ def measured_influences(request: RunRequest, display: Display) -> tuple[Sequence
     cell_influences = influences(session.records(ALONE), session.records(BUSY), count)
     influence.keep(request.results, cell_influences)
     measured_ids = {cell_influence.cell_id for cell_influence in cell_influences}
-    failed = [record for arm in arms for record in session.records(arm) if record.status not in MEASURED]
-    return cell_influences, [_without(cell, failed) for cell in cells if cell.cell_id not in measured_ids]
+    failed_records = [record for arm in arms for record in session.records(arm) if record.status not in MEASURED]
+    return cell_influences, [_without(cell, failed_records) for cell in cells if cell.cell_id not in measured_ids]
 
 
-def _without(cell: Cell, failed: Sequence[Record]) -> str:
+def _without(cell: Cell, failed_records: Sequence[Record]) -> str:
     """Return the line of a cell without an influence; the reason is that of its last record without figures."""
     settings, reasons = (
         cell.settings,
-        [record.reason or record.status for record in failed if record.cell_id == cell.cell_id],
+        [record.reason or record.status for record in failed_records if record.cell_id == cell.cell_id],
     )
-    why = f": {reasons[-1]}" if reasons else ""
-    return f"no influence measured: {settings.backend}:{settings.workload} ({cell.cell_id}){why}"
+    reason_text = f": {reasons[-1]}" if reasons else ""
+    return f"no influence measured: {settings.backend}:{settings.workload} ({cell.cell_id}){reason_text}"
 
 
 def _on_one_device(cells: Sequence[Cell]) -> tuple[list[Cell], int]:

@@ -111,10 +111,10 @@ def _trials(work: StallWork, report: StallReport, base: Cell, most: int) -> list
         if isinstance(trial, AdviceTrial):
             trials.append(trial)
             continue
-        why = f"not applied: {trial}"
-        work.display.say(f"{base.settings.backend}: {advice.change}: {why}")
+        reason_text = f"not applied: {trial}"
+        work.display.say(f"{base.settings.backend}: {advice.change}: {reason_text}")
         trials.append(
-            VerifiedAdvice(advice.change, advice.text, "", advice.speed_up, None, SpeedupVerdict.UNDECIDED, why)
+            VerifiedAdvice(advice.change, advice.text, "", advice.speed_up, None, SpeedupVerdict.UNDECIDED, reason_text)
         )
     return trials
 
@@ -268,8 +268,8 @@ def _arms(base: Cell, *, cold: bool) -> list[Cell]:
 
 
 def data_folders(request: RunRequest) -> DataFolders:
-    roots = import_roots(request.choice.matrix.resolve().parent)
-    return DataFolders(dataset_dir(request), tuple(str(root) for root in roots))
+    module_roots = import_roots(request.choice.matrix.resolve().parent)
+    return DataFolders(dataset_dir(request), tuple(str(root) for root in module_roots))
 
 
 def _measured_analyses(work: StallWork, chosen_cells: Mapping[str, Cell], *, cold: bool) -> Finished:
@@ -295,15 +295,15 @@ def _probes(work: StallWork, chosen_cells: Mapping[str, Cell]) -> dict[str, Inpu
     if not (contract.local_software and contract.local_files):
         return {}
     probe_by_cell: dict[str, InputProbe] = {}
-    by_data: dict[str, InputProbe] = {}
+    probe_by_data: dict[str, InputProbe] = {}
     for chosen_id, cell in chosen_cells.items():
         if not (path := dataset(cell.settings)):
             continue
         data = canonical([cell.settings.params, cell.settings.batch_size])
-        if data not in by_data:
+        if data not in probe_by_data:
             work.display.say(f"probing {path}")
-            by_data[data] = work.tools.probe(cell.settings, work.folders)
-        probe_by_cell[chosen_id] = by_data[data]
+            probe_by_data[data] = work.tools.probe(cell.settings, work.folders)
+        probe_by_cell[chosen_id] = probe_by_data[data]
     return probe_by_cell
 
 

@@ -67,7 +67,7 @@ def installed(command: str) -> list[str]:
     return backends
 
 
-def write(folder: Path, first: FirstMatrix) -> None:
+def write(folder: Path, matrix: FirstMatrix) -> None:
     """Write the files for these backends and this device.
 
     Raises `UsageError` if one of the files exists, `StoreError` if they cannot be written.
@@ -80,19 +80,19 @@ def write(folder: Path, first: FirstMatrix) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, source in FILES.items():
-            files.publish(folder / name, _filled((STARTER_FILES / source).read_text(encoding="utf-8"), first))
+            files.publish(folder / name, _filled((STARTER_FILES / source).read_text(encoding="utf-8"), matrix))
     except OSError as error:
         raise StoreError(f"init: {error.filename or folder}: {error.strerror or error}; name another folder") from error
 
 
-def _filled(text: str, first: FirstMatrix) -> str:
+def _filled(text: str, matrix: FirstMatrix) -> str:
     """Return a file's text with its backends, what brings others, and its device if that is not the default one."""
-    names_text = ", ".join(first.backends)
-    extras = [f"keras-matrix[{service_name(name, first.device)}]" for name in BACKENDS if name not in first.backends]
+    names_text = ", ".join(matrix.backends)
+    extras = [f"keras-matrix[{service_name(name, matrix.device)}]" for name in BACKENDS if name not in matrix.backends]
     installed_text = (
-        f"Installed in this environment: {names_text}." if first.extra is None else f"Measured with: {first.command}"
+        f"Installed in this environment: {names_text}." if matrix.extra is None else f"Measured with: {matrix.command}"
     )
     lines = [installed_text, *([f"Others are installed with pip: {', '.join(extras)}."] if extras else [])]
-    if first.device != "cpu":
-        text = text.replace("defaults:\n", f"defaults:\n  device: {first.device}\n")
+    if matrix.device != "cpu":
+        text = text.replace("defaults:\n", f"defaults:\n  device: {matrix.device}\n")
     return text.replace("@BACKENDS@", names_text).replace("# @KNOWN@", "\n".join(f"# {line}" for line in lines))

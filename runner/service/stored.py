@@ -135,12 +135,12 @@ def findings_of(run: Run) -> Findings:
     """Return the findings of a stored run, with the context from its results folder. Measures nothing."""
     files = run_files.read(run)
     measurements = run_files.read_measurements(files, source_digest())
-    parts = {part.name: part.read(run, files.records) for part in PARTS if part.has(run, files.records)}
+    content_by_part = {part.name: part.read(run, files.records) for part in PARTS if part.has(run, files.records)}
     table_of_run = _table_of(files)
     context = replace(
         _with_peaks(files, measurements, table_of_run),
         usage_series=measurements.usage_series,
-        **parts,
+        **content_by_part,
     )
     unread = (*context.unread, *(unread_file(files.results, problem) for problem in run.unread.values()))
     return replace(table_of_run, run_context=replace(context, unread=unread))
@@ -195,8 +195,8 @@ def unread_runs(results: Path, name: str | None) -> tuple[UnreadFile, ...]:
 def _with_peaks(files: RunFiles, measurements: Measurements, stored_findings: Findings) -> RunContext:
     """Return the context with the shares of the machine's peak, without them if the peaks cannot be read."""
     context = stored_findings.run_context
-    if refused := measurements.refused_peaks:
-        file, _, reason = refused.removeprefix(f"{files.results}/").partition(": ")
+    if refusal := measurements.refused_peaks:
+        file, _, reason = refusal.removeprefix(f"{files.results}/").partition(": ")
         return replace(context, unread=(*context.unread, UnreadFile(printable(file, " "), printable(reason, " "))))
     roofline = roofline_of(stored_findings.rows, measurements)
     return replace(context, shares={share.cell_id: share for share in roofline.shares}, notes=roofline.notes)
@@ -255,9 +255,9 @@ def unread_lines(unread: Sequence[UnreadFile]) -> list[str]:
     """Return a line for each file that cannot be used, and what that means; at most `UNREAD_SHOWN` files."""
     if not unread:
         return []
-    unlisted = len(unread) - UNREAD_SHOWN
+    unlisted_count = len(unread) - UNREAD_SHOWN
     return [
         f"{plural(len(unread), 'file')} cannot be read, and no figure rests on {'it' if len(unread) == 1 else 'them'}:",
         *(f"  {file}" for file in unread[:UNREAD_SHOWN]),
-        *([f"  and {unlisted} more"] if unlisted > 0 else []),
+        *([f"  and {unlisted_count} more"] if unlisted_count > 0 else []),
     ]

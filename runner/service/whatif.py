@@ -231,8 +231,8 @@ def checked_plan(work: WhatIfWork, graph: Graph, strategies: Sequence[Strategy])
     }
     measurement_plan = replace(measurement_plan, left_out={**reasons, **measurement_plan.left_out})
     if strategies and len(measurement_plan.cells) == 1:
-        listed = "; ".join(f"{name}: {reason}" for name, reason in measurement_plan.left_out.items())
-        raise UsageError(f"--verify: no predicted setting can be measured here: {listed}")
+        reasons_text = "; ".join(f"{name}: {reason}" for name, reason in measurement_plan.left_out.items())
+        raise UsageError(f"--verify: no predicted setting can be measured here: {reasons_text}")
     work.display.problems(filter(None, [unused_links(base)]))
     return measurement_plan
 
@@ -246,13 +246,13 @@ def verified(
         name: Measurement(measured_setting.step_times_s, measured_setting.losses)
         for name, measured_setting in session.found.items()
     }
-    failed = {
+    failure_by_name = {
         name: "; ".join(measured_setting.failures)
         for name, measured_setting in session.found.items()
         if not measured_setting.step_times_s
     }
-    result = VerifiedRun(session, None, {**measurement_plan.left_out, **failed})
-    if BASELINE not in failed:
+    result = VerifiedRun(session, None, {**measurement_plan.left_out, **failure_by_name})
+    if BASELINE not in failure_by_name:
         shown_strategies = [strategy for strategy in strategies if name_of(strategy) in measurement_plan.cells]
         first_verification = verify.judge(_predictions(baseline, shown_strategies), measurements)
         result = replace(result, verification=first_verification)
@@ -301,12 +301,12 @@ def _again(
         link = recalibrated(graph, cases)
         changed_graph = with_link(graph, link)
         repredicted = [_repredicted(changed_graph, strategy) for strategy in measured_strategies]
-        second = verify.judge_again(
+        second_verification = verify.judge_again(
             first_run.verification, _predictions(replay(changed_graph), repredicted), measurements, link.source, names
         )
     except (GraphError, ValueError) as error:
         return replace(first_run, note=f"not recalibrated: {error}")
-    return replace(first_run, verification=second)
+    return replace(first_run, verification=second_verification)
 
 
 def _repredicted(graph: Graph, strategy: Strategy) -> Strategy:

@@ -128,8 +128,8 @@ def peaks_of_graph(header: Header, peaks: Peaks) -> DevicePeaks | None:
 
 
 def _device(graph: Graph, samples: Sequence[OperationSample], peaks: Peaks | None) -> DevicePeaks:
-    measured = peaks_of_graph(graph.header, peaks) if peaks else None
-    return measured or observed_peaks(graph.header, samples)
+    measured_peaks = peaks_of_graph(graph.header, peaks) if peaks else None
+    return measured_peaks or observed_peaks(graph.header, samples)
 
 
 def _number_of(device: DevicePeaks, devices: list[DevicePeaks]) -> int:

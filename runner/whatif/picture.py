@@ -144,11 +144,11 @@ def _levels(bars: Sequence[OperationBar]) -> list[list[OperationBar]]:
     """Return the bars of a row in as many levels as overlap: a lane may run several operations at a time."""
     levels: list[list[OperationBar]] = []
     for bar in bars:
-        free = next((level for level in levels if level[-1].end_ns <= bar.begin_ns + 1), None)
-        if free is None:
+        free_level = next((level for level in levels if level[-1].end_ns <= bar.begin_ns + 1), None)
+        if free_level is None:
             levels.append([bar])
         else:
-            free.append(bar)
+            free_level.append(bar)
     return levels
 
 
@@ -182,8 +182,8 @@ def _merged(bars: Iterable[OperationBar], scale: Scale) -> Iterator[OperationBar
 def _axis(y: int, scale: Scale) -> Iterator[Mark]:
     """Yield the axis in milliseconds, with about eight ticks."""
     span_ms = scale.end_ns / 1e6
-    size = 10 ** math.floor(math.log10(span_ms / 8))
-    step = next(factor * size for factor in (1, 2, 5, 10) if span_ms / (factor * size) <= 8)
+    power_of_ten = 10 ** math.floor(math.log10(span_ms / 8))
+    step = next(factor * power_of_ten for factor in (1, 2, 5, 10) if span_ms / (factor * power_of_ten) <= 8)
     for number in range(int(span_ms / step) + 1):
         x = round(scale.x(number * step * 1e6), 1)
         yield Segment(x, y, x, y + 5, "tick")

@@ -117,8 +117,8 @@ def blocks_of(graph: Graph, family: str) -> list[str]:
     """Return the blocks of successive layers that are probed, as texts; a fused block has at least two layers."""
     layers = layers_of(graph)
     least = 2 if family == FUSION else 1
-    size = max(least, math.ceil(len(layers) / MOST_BLOCKS))
-    groups = [layers[start : start + size] for start in range(0, len(layers), size)]
+    block_size = max(least, math.ceil(len(layers) / MOST_BLOCKS))
+    groups = [layers[start : start + block_size] for start in range(0, len(layers), block_size)]
     return [as_text(graph, group) for group in groups if len(group) >= least]
 
 
@@ -179,8 +179,8 @@ def memory_use(record: Record | None, graph: Graph) -> WorkerMemory | None:
     peak = record.memory.peak_device_memory_bytes if on_device else record.memory.peak_host_memory_bytes
     if peak is None or len(layers) != len(problem.shapes):
         return None
-    rows = problem.batch_size // problem.data_size if on_device else problem.batch_size
+    row_count = problem.batch_size // problem.data_size if on_device else problem.batch_size
     item = variable_bytes(problem.precision)
     return WorkerMemory(
-        peak, {name: rows * shape[0] * item for name, shape in zip(layers, problem.shapes, strict=True)}
+        peak, {name: row_count * shape[0] * item for name, shape in zip(layers, problem.shapes, strict=True)}
     )

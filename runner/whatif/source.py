@@ -123,16 +123,16 @@ def facts_of(record: Record) -> HeaderFacts:
         "settings": named(settings),
         "cores": resolved.cpus if resolved else None,
     }
-    threads = resolved.intra_op_threads if resolved else None
+    thread_count = resolved.intra_op_threads if resolved else None
     if settings.workload == spec.WORKLOAD:
         problem = spec.problem_of(settings)
         if resolved and resolved.cpus:
-            threads = max(1, resolved.cpus // problem.workers)
-        item = variable_bytes(problem.precision)
-        sizes = [rows * columns * item for rows, columns in problem.shapes]
-        facts["gradient_bytes"] = {f"layer_{number}": size for number, size in enumerate(sizes)}
-    if threads:
-        facts["threads"] = threads
+            thread_count = max(1, resolved.cpus // problem.workers)
+        item_bytes = variable_bytes(problem.precision)
+        sizes_bytes = [rows * columns * item_bytes for rows, columns in problem.shapes]
+        facts["gradient_bytes"] = {f"layer_{number}": size_bytes for number, size_bytes in enumerate(sizes_bytes)}
+    if thread_count:
+        facts["threads"] = thread_count
     return facts
 
 
@@ -145,13 +145,15 @@ def _graph_of(trace: TraceFiles, level: str | None) -> Graph:
         return graph if trace.record is None else _with_record(graph, trace.record)
     graph = _of_profiles(trace, level or OPERATIONS)
     if level is None and trace.paths[0].name.endswith(XPLANE) and (error := _error(graph)) > MOST_ERROR:
-        segments = _of_profiles(trace, SEGMENTS)
-        if _error(segments) < error:
+        segment_graph = _of_profiles(trace, SEGMENTS)
+        if _error(segment_graph) < error:
             text = (
                 f"operations predict the next step with a mean error of {percentage(error)}, so that "
                 "nodes are segments of them"
             )
-            return replace(segments, header=replace(segments.header, caveats=(*segments.header.caveats, text)))
+            return replace(
+                segment_graph, header=replace(segment_graph.header, caveats=(*segment_graph.header.caveats, text))
+            )
     return graph
 
 
@@ -257,15 +259,15 @@ def of_times(times: Sequence[TimedCollective], source: str, settings: Settings |
     """
     if not times:
         raise GraphError(f"{source}: contains no timed collective; trace the cell again")
-    operation, ranks = Counter(
+    operation, rank_count = Counter(
         (timed_collective.operation, timed_collective.ranks) for timed_collective in times
     ).most_common(1)[0][0]
     points = [
         (timed_collective.bytes, timed_collective.seconds)
         for timed_collective in times
-        if (timed_collective.operation, timed_collective.ranks) == (operation, ranks)
+        if (timed_collective.operation, timed_collective.ranks) == (operation, rank_count)
     ]
-    link = fit(points, ranks=ranks, source=source, operation=operation, rate_bits_per_s=rate_of(settings))
+    link = fit(points, ranks=rank_count, source=source, operation=operation, rate_bits_per_s=rate_of(settings))
     return (
         replace(link, table=_table(times))
         if any(timed_collective.library == NCCL for timed_collective in times)
@@ -344,8 +346,8 @@ def _nodes(rows: list[tuple[Any, ...]]) -> Iterator[Node]:
             name: tuple(value) if name in LISTS and value is not None else value
             for name, value in zip(names, values, strict=True)
         }
-        parts = {name.removeprefix(PREFIX): row.pop(name) for name in names if name.startswith(PREFIX)}
-        collective = Collective(**parts) if parts["group"] is not None else None
+        collective_fields = {name.removeprefix(PREFIX): row.pop(name) for name in names if name.startswith(PREFIX)}
+        collective = Collective(**collective_fields) if collective_fields["group"] is not None else None
         yield Node(**row | {"kind": NodeKind(row["kind"]), "collective": collective})
 
 

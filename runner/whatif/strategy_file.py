@@ -80,8 +80,8 @@ def written(choices: Sequence[ChosenCell], heading: Iterable[str] = (), repeats:
     text = "\n".join(lines) + "\n"
     cell_by_id = {cell.cell_id: cell for cell in reader.expand(reader.parse(Path("strategy.yaml"), text.encode()))}
     cell_ids = [cell_id(choice.settings) for choice in choices]
-    if missing := [chosen_id for chosen_id in cell_ids if chosen_id not in cell_by_id]:
-        raise InfrastructureError(f"strategy file: cell {missing[0]} cannot be written as a matrix file:\n{text}")
+    if missing_ids := [chosen_id for chosen_id in cell_ids if chosen_id not in cell_by_id]:
+        raise InfrastructureError(f"strategy file: cell {missing_ids[0]} cannot be written as a matrix file:\n{text}")
     return StrategyFile(text, tuple(cell_by_id[chosen_id] for chosen_id in cell_ids))
 
 

@@ -93,8 +93,8 @@ def create_view(dataset: str, name: str, first_day: str | None = None, *, append
     names = [table.name + suffix for table in TABLES for suffix in ("", APPENDED)] + list(views())
     body = qualified(push_down_day_filters(sql) if append_only else sql, dataset, names)
     meaning = f"{meaning_of_view(sql)} Reads {days_read(first_day)}."
-    head = f"CREATE OR REPLACE VIEW {quoted(dataset, name)}\nOPTIONS (description = {text(meaning)})"
-    return f"{head}\nAS {since(body, bound_sql)}"
+    head_text = f"CREATE OR REPLACE VIEW {quoted(dataset, name)}\nOPTIONS (description = {text(meaning)})"
+    return f"{head_text}\nAS {since(body, bound_sql)}"
 
 
 def days_read(first_day: str | None) -> str:
@@ -120,15 +120,15 @@ def deduplicating_view(dataset: str, table: Table) -> str:
 
 def page() -> str:
     """Return docs/schema.md."""
-    head = (
+    head_text = (
         "# The warehouse's tables\n\n"
         f"Generated from `records/schema.py` by `uploader schema --markdown`; version {TABLES_VERSION}. BigQuery and\n"
         "`results/warehouse` have the same tables. How rows are uploaded: [bigquery.md](bigquery.md).\n"
     )
-    parts = [head, *(_table(table) for table in TABLES)]
+    sections = [head_text, *(_table(table) for table in TABLES)]
     for name, sql in views().items():
-        parts.append(f"## {name} (view)\n\n{meaning_of_view(sql)}\n")
-    return "\n".join(parts)
+        sections.append(f"## {name} (view)\n\n{meaning_of_view(sql)}\n")
+    return "\n".join(sections)
 
 
 def quoted(dataset: str, name: str) -> str:
@@ -199,13 +199,13 @@ def existing_keys(dataset: str, batch: Batch) -> str:
 
 def missing_lines(batch: Batch, existing: set[tuple[object, ...]]) -> list[str]:
     """Return the lines of a batch whose keys do not exist yet, one per key."""
-    known_keys, missing = set(existing), []
+    known_keys, missing_columns = set(existing), []
     for line, values in zip(batch.lines(), batch.values(), strict=True):
         key = tuple(values.get(name) for name in batch.table.key)
         if key not in known_keys:
             known_keys.add(key)
-            missing.append(line)
-    return missing
+            missing_columns.append(line)
+    return missing_columns
 
 
 def _same(batch: Batch) -> str:

@@ -30,30 +30,34 @@ class TableDifference:
         """Return the difference as lines of text, none for a table that does not differ."""
         if self.absent:
             return [f"{self.table.name}: is missing"]
-        missing = [
+        missing_texts = [
             f"{self.table.name}.{column.name}: is missing ({column.type} {column.mode})" for column in self.missing
         ]
-        return [*missing, *self.wrong]
+        return [*missing_texts, *self.wrong]
 
 
 def difference(table: Table, actual: Actual | None) -> TableDifference:
     """Compare a table with its definition. Unknown columns are ignored unless they are REQUIRED."""
     if actual is None:
         return TableDifference(table, absent=True)
-    wrong_texts, missing = [], []
+    wrong_texts, missing_columns = [], []
     for column in table.columns:
         type_and_mode = actual.get(column.name)
         if type_and_mode is None:
             if column.mode is ColumnMode.REQUIRED:
                 wrong_texts.append(f"{table.name}.{column.name}: is missing and cannot be added (REQUIRED)")
             else:
-                missing.append(column)
+                missing_columns.append(column)
         elif problem := _problem(column, type_and_mode):
             wrong_texts.append(f"{table.name}.{column.name}: {problem}")
     known_names = {column.name for column in table.columns}
-    unknown = [name for name, (_, mode) in actual.items() if name not in known_names and mode == ColumnMode.REQUIRED]
-    wrong_texts += [f"{table.name}.{name}: is an unknown REQUIRED column: no row can be added" for name in unknown]
-    return TableDifference(table, absent=False, missing=tuple(missing), wrong=tuple(wrong_texts))
+    unknown_names = [
+        name for name, (_, mode) in actual.items() if name not in known_names and mode == ColumnMode.REQUIRED
+    ]
+    wrong_texts += [
+        f"{table.name}.{name}: is an unknown REQUIRED column: no row can be added" for name in unknown_names
+    ]
+    return TableDifference(table, absent=False, missing=tuple(missing_columns), wrong=tuple(wrong_texts))
 
 
 def _problem(column: TableColumn, type_and_mode: tuple[str, str]) -> str | None:

@@ -251,7 +251,7 @@ class BigQueryWarehouse:
 
     def _inserted(self, batch: Batch, script: str) -> int:
         try:
-            [(added, missing, leased)] = self._select(f"insert-{batch.name[:40]}", script).rows
+            [(added_count, missing_count, leased)] = self._select(f"insert-{batch.name[:40]}", script).rows
         except RowsRefused as error:  # the load job has accepted the rows, so the cause is not a row
             raise WarehouseFailure(f"{error}; the batch stays pending: push again") from error
         if not leased:
@@ -259,12 +259,12 @@ class BigQueryWarehouse:
                 f"{self._dataset}.{ddl.LEASE}: has no row, so that concurrent uploaders could insert duplicates; "
                 f"nothing was inserted; create the row with: uploader init --to {self.address}"
             )
-        if missing:
+        if missing_count:
             raise Unreachable(
-                f"{self._id(batch.table)}: {missing:,} of {batch.contents().rows:,} rows are missing after the insert; "
-                "another client may have deleted them; the batch stays pending: push again"
+                f"{self._id(batch.table)}: {missing_count:,} of {batch.contents().rows:,} rows are missing after the "
+                "insert; another client may have deleted them; the batch stays pending: push again"
             )
-        return int(added)
+        return int(added_count)
 
     def _append(self, batch: Batch) -> int:
         """Append a batch's missing lines by a load job; the view hides duplicates that concurrent uploaders append."""

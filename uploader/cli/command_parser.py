@@ -24,21 +24,21 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
         """Parse; end the program with a message if something is not known."""
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self._refuse(unknown, list(args or ()))
-        return parsed, unknown
+        parsed, unknown_words = super().parse_known_args(args, namespace)
+        if unknown_words:
+            self._refuse(unknown_words, list(args or ()))
+        return parsed, unknown_words
 
     def error(self, message: str) -> NoReturn:
         """End the program with the usage and a message, in which an address does not show its password."""
         super().error(_SECRET.sub("(an address with a user or a password)", message))
 
-    def _refuse(self, unknown: Sequence[str], words: Sequence[str]) -> NoReturn:
+    def _refuse(self, unknown_words: Sequence[str], words: Sequence[str]) -> NoReturn:
         """End the program: an option gets a near name, a command that is not the first word the right order."""
-        first_word = unknown[0]
+        first_word = unknown_words[0]
         advice = near(first_word.partition("=")[0], self._option_string_actions) if first_word.startswith("-") else ""
         if first_word in self.commands:
             program = self.prog.partition(" ")[0]
             other_words = [word for index, word in enumerate(words) if index != words.index(first_word)]
             advice = f"; {first_word} is a command and comes first: {shlex.join([program, first_word, *other_words])}"
-        self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+        self.error(f"unrecognized arguments: {' '.join(unknown_words)}{advice}")

@@ -101,6 +101,6 @@ def _print_problems(imported: ImportedRows) -> int:
     """Print the rows that were not imported; return the exit code."""
     for line in imported.problems[:SHOWN]:
         print(f"skipped: {line}")
-    if (unlisted := len(imported.problems) - SHOWN) > 0:
-        print(f"skipped: {unlisted:,} more")
+    if (unlisted_count := len(imported.problems) - SHOWN) > 0:
+        print(f"skipped: {unlisted_count:,} more")
     return 1 if imported.problems else 0

@@ -77,8 +77,8 @@ def _called(argv: Sequence[str] | None) -> int:
     try:
         words = list(sys.argv[1:] if argv is None else argv)
         if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-            command_names, similar = ", ".join(COMMANDS), near(words[0], COMMANDS)
-            raise BadInput(f"COMMAND: must be one of {command_names}, got {words[0]!r}{similar}")
+            command_names, near_text = ", ".join(COMMANDS), near(words[0], COMMANDS)
+            raise BadInput(f"COMMAND: must be one of {command_names}, got {words[0]!r}{near_text}")
         args = parser(words[:1]).parse_args(words)
         return int(args.main(args))
     except UploadError as error:

@@ -43,6 +43,6 @@ def run(args: argparse.Namespace) -> int:
         created = warehouse.create()
         for name in (name for name in created if not name.startswith("view ")):
             print(f"created the {name}")
-        if replaced := [name.removeprefix("view ") for name in created if name.startswith("view ")]:
-            print(f"replaced the views {', '.join(replaced)}, which read {days_read(args.first_day)}")
+        if replaced_views := [name.removeprefix("view ") for name in created if name.startswith("view ")]:
+            print(f"replaced the views {', '.join(replaced_views)}, which read {days_read(args.first_day)}")
     return 0

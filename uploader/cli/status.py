@@ -26,21 +26,33 @@ def run(args: argparse.Namespace) -> int:
 
     require_results(args.results)
     outbox = options.target(args).outbox()
-    pending, dead, waiting = outbox.pending(), outbox.dead(), unsealed(Results(args.results), outbox)
+    pending_batches, dead_batches, unsealed_count = (
+        outbox.pending(),
+        outbox.dead(),
+        unsealed(Results(args.results), outbox),
+    )
     if args.json:
-        letters = [{"table": letter.table, "item": letter.item, "reason": letter.reason} for letter in dead]
-        status = {"unsealed": waiting, "pending": [b.name for b in pending], "done": outbox.done(), "dead": letters}
+        letters = [{"table": letter.table, "item": letter.item, "reason": letter.reason} for letter in dead_batches]
+        status = {
+            "unsealed": unsealed_count,
+            "pending": [b.name for b in pending_batches],
+            "done": outbox.done(),
+            "dead": letters,
+        }
         print(json.dumps(status, indent=1))
-        return 1 if dead else 0
-    print(f"{len(pending)} batches pending, {outbox.done()} arrived, {len(dead)} rows set aside: {outbox.folder}")
-    if waiting:
-        print(f"  not sealed yet: {waiting:,} attempts; uploader push seals and sends them")
-    for batch in pending:
+        return 1 if dead_batches else 0
+    print(
+        f"{len(pending_batches)} batches pending, {outbox.done()} arrived, {len(dead_batches)} rows set aside: "
+        f"{outbox.folder}"
+    )
+    if unsealed_count:
+        print(f"  not sealed yet: {unsealed_count:,} attempts; uploader push seals and sends them")
+    for batch in pending_batches:
         print(f"  pending: {batch.table.name}, {batch.contents().rows:,} rows")
-    for letter in dead[:SHOWN]:
+    for letter in dead_batches[:SHOWN]:
         print(f"  {letter.table}, {letter.item}: {letter.reason}\n    {letter.path}")
-    if len(dead) > SHOWN:
-        print(f"  and {len(dead) - SHOWN} more")
-    if dead:
+    if len(dead_batches) > SHOWN:
+        print(f"  and {len(dead_batches) - SHOWN} more")
+    if dead_batches:
         print("retry them with: uploader push --retry-dead")
-    return 1 if dead else 0
+    return 1 if dead_batches else 0

@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
     return 1 if summary.problems else 0
 
 
-def _advice(target: Target, missing: int) -> list[str]:
+def _advice(target: Target, missing_count: int) -> list[str]:
     """Return how to send missing rows again."""
-    if not missing:
+    if not missing_count:
         return []
     flags = [] if target.address == "local" else ["--to", target.address]
     flags += [] if str(target.results) == "results" else ["--results", str(target.results)]
@@ -56,4 +56,4 @@ def _advice(target: Target, missing: int) -> list[str]:
     lines = (
         [f"{plural(dead_count, 'row')} refused and set aside: uploader status lists the reasons"] if dead_count else []
     )
-    return [*lines, f"at least {missing:,} rows are missing; send them again from the records with: {command}"]
+    return [*lines, f"at least {missing_count:,} rows are missing; send them again from the records with: {command}"]

@@ -89,10 +89,10 @@ def find_unfit(folder: Path, files: Mapping[str, Sequence[str]]) -> list[Damaged
 
 def damaged_error(damaged: Sequence[DamagedFile]) -> FileDamaged:
     """Return the error for damaged files."""
-    listed = "\n  ".join(map(str, damaged[:MOST_LISTED]))
+    files_text = "\n  ".join(map(str, damaged[:MOST_LISTED]))
     more_text = f"\n  and {len(damaged) - MOST_LISTED} more" if len(damaged) > MOST_LISTED else ""
     return FileDamaged(
-        f"the warehouse has {len(damaged)} damaged file{'s' if len(damaged) > 1 else ''}:\n  {listed}{more_text}\n"
+        f"the warehouse has {len(damaged)} damaged file{'s' if len(damaged) > 1 else ''}:\n  {files_text}{more_text}\n"
         "queries fail and new rows of its table stay pending until the file is set aside and its rows are sent "
         "again from the records with: uploader push --repair, with the same --to and --results"
     )
@@ -169,7 +169,7 @@ def repair(folder: Path) -> list[str]:
     """Repair the files, with the warehouse's lock; return a line for each repair. Raises `WarehouseFailure`."""
     repairs = Repairs(FileTester())
     manifest_files = _manifest(folder, repairs)
-    files, restored = manifest.empty(), []
+    files, restored_paths = manifest.empty(), []
     for table in TABLES:
         file_names = files[table.name]
         if manifest_files is not None:
@@ -177,10 +177,10 @@ def repair(folder: Path) -> list[str]:
         else:
             for name in _readable(folder, table, manifest.parquet_files(folder, table.name), repairs):
                 _add_rows(folder, table, file_names, folder / table.name / name)
-        restored += _restore(folder, table, file_names, repairs)
+        restored_paths += _restore(folder, table, file_names, repairs)
     if files != manifest_files:
         manifest.write(folder, files)
-    for path in restored:
+    for path in restored_paths:
         path.unlink()
     return [*repairs.lines, *([WITHOUT_RECORD] if repairs.aside else [])]
 
@@ -228,14 +228,14 @@ def set_aside(folder: Path, path: Path, subfolder: str) -> Path:
 
 def _restore(folder: Path, table: Table, file_names: list[str], repairs: Repairs) -> list[Path]:
     """Add the rows of files that were set aside and can be read now; return these files."""
-    restored = []
+    restored_paths = []
     for name in manifest.parquet_files(folder / DAMAGED, table.name):
         path = folder / DAMAGED / table.name / name
         if repairs.reader.unreadable(table, path) is None:
             count = _add_rows(folder, table, file_names, path)
             repairs.lines.append(f"{path}: can be read again; {count:,} of its rows were missing and are restored")
-            restored.append(path)
-    return restored
+            restored_paths.append(path)
+    return restored_paths
 
 
 def _add_rows(folder: Path, table: Table, file_names: list[str], path: Path) -> int:

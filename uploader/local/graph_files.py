@@ -100,10 +100,10 @@ def rows_of(paths: Sequence[Path]) -> list[tuple[Any, ...]]:
     import duckdb
 
     names_sql = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in COLUMNS.items())
-    listed = ", ".join(text(str(path)) for path in paths)
+    paths_sql = ", ".join(text(str(path)) for path in paths)
     try:
         with engine() as connection:
-            return connection.execute(f"SELECT {names_sql} FROM read_parquet([{listed}]) ORDER BY number").fetchall()
+            return connection.execute(f"SELECT {names_sql} FROM read_parquet([{paths_sql}]) ORDER BY number").fetchall()
     except duckdb.Error as error:
         paths_text = ", ".join(str(path) for path in paths)
         raise GraphFileDamaged(f"{paths_text}: cannot be read as a stored trace graph: {_first_line(error)}") from error

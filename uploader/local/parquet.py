@@ -84,8 +84,8 @@ def count_rows(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -
 
     Raises duckdb.Error or ValueError for a file that cannot be read with the table's schema.
     """
-    if missing := sorted({*table.key, "row_hash"} - set(columns(connection, [file]))):
-        raise ValueError(f"it has no column {missing[0]}")
+    if missing_columns := sorted({*table.key, "row_hash"} - set(columns(connection, [file]))):
+        raise ValueError(f"it has no column {missing_columns[0]}")
     columns_sql = _columns(connection, table, [file])
     cursor = connection.execute(f"SELECT count(*), max(hash(t)) FROM (SELECT {columns_sql} FROM {_read([file])}) AS t")
     return int((cursor.fetchone() or (0,))[0])
@@ -107,11 +107,11 @@ def write_merged(connection: duckdb.DuckDBPyConnection, table: Table, files: Seq
 def create_view(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str]) -> None:
     """Create the view of a table over its files; it is empty without files. A column that no file has is NULL."""
     if files:
-        body = f"SELECT {_columns(connection, table, files)} FROM {_read(files)}"
+        body_sql = f"SELECT {_columns(connection, table, files)} FROM {_read(files)}"
     else:
         empty_sql = ", ".join(f'CAST(NULL AS {type_of(column)}) AS "{column.name}"' for column in table.columns)
-        body = f"SELECT {empty_sql} WHERE false"
-    connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS {body}')
+        body_sql = f"SELECT {empty_sql} WHERE false"
+    connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS {body_sql}')
 
 
 def _json_source(table: Table, lines: str) -> str:

@@ -91,9 +91,9 @@ def coverage_of(
     worked: dict[str | None, list[float]] = defaultdict(lambda: [0.0] * len(paths))
     gaps: dict[str | None, list[float]] = defaultdict(lambda: [0.0] * len(paths))
     for step, path in enumerate(paths):
-        for passed in path:
-            worked[passed.node.phase][step] += passed.worked_ns / 1e9
-            gaps[passed.node.phase][step] += passed.gap_ns / 1e9
+        for passed_node in path:
+            worked[passed_node.node.phase][step] += passed_node.worked_ns / 1e9
+            gaps[passed_node.node.phase][step] += passed_node.gap_ns / 1e9
     phases = {phase: PhaseTime(tuple(worked[phase]), tuple(gaps[phase])) for phase in worked}
     return Coverage(tuple(shares), phases, paths)
 
@@ -104,16 +104,16 @@ def _last(graph: Graph, rank: int) -> int:
     for node in graph.nodes:
         if node.rank == rank:
             lanes[node.lane].append(node)
-    ends = [nodes[-1] for nodes in lanes.values() if not nodes[0].depends]
-    if not ends:
+    last_nodes = [nodes[-1] for nodes in lanes.values() if not nodes[0].depends]
+    if not last_nodes:
         raise GraphError(f"{graph.header.source}: has no operation of rank {rank}")
-    return max(ends, key=lambda node: _end(node, -1)).number
+    return max(last_nodes, key=lambda node: _end(node, -1)).number
 
 
 def _share(path: Sequence[Passed], before_by_node: Mapping[int, Before], step: int, time_ns: int) -> float:
     if time_ns <= 0:
         return 0.0
-    unexplained_ns = sum(passed.gap_ns for passed in path)
+    unexplained_ns = sum(passed_node.gap_ns for passed_node in path)
     if before_by_node[path[-1].node.number].same:  # it waited for the step before
         begin_ns = path[-1].node.starts_ns[step] - path[-1].gap_ns
         unexplained_ns += abs(time_ns - (_end(path[0].node, step) - begin_ns))
@@ -129,7 +129,7 @@ class Before(NamedTuple):
 
 def _predecessors(nodes: Sequence[Node], rank: int, parallel: Collection[str]) -> dict[int, Before]:
     before_by_node: dict[int, Before] = {}
-    reached: dict[str, int] = {}
+    last_by_lane: dict[str, int] = {}
     firsts: dict[str, int] = {}
     for node in nodes:
         if node.rank == rank:
@@ -138,14 +138,14 @@ def _predecessors(nodes: Sequence[Node], rank: int, parallel: Collection[str]) -
                 for others in (node.depends, node.depends_before)
             )
             before_by_node[node.number] = Before(
-                (*same_step, reached[node.lane]) if node.lane in reached else same_step, earlier_step
+                (*same_step, last_by_lane[node.lane]) if node.lane in last_by_lane else same_step, earlier_step
             )
             if node.lane not in parallel:
                 firsts.setdefault(node.lane, node.number)
-                reached[node.lane] = node.number
+                last_by_lane[node.lane] = node.number
     for lane, first_number in firsts.items():
         before_by_node[first_number] = before_by_node[first_number]._replace(
-            earlier=(*before_by_node[first_number].earlier, reached[lane])
+            earlier=(*before_by_node[first_number].earlier, last_by_lane[lane])
         )
     return before_by_node
 
@@ -164,20 +164,20 @@ def _path(
     def ended_before(number: int) -> int:
         return _end(nodes[number], previous) - step_times_ns[previous]
 
-    passed, reached, until_ns = [], last_number, ends[last_number]
+    passed_nodes, reached_number, until_ns = [], last_number, ends[last_number]
     while True:
-        node = nodes[reached]
+        node = nodes[reached_number]
         start = node.starts_ns[step]
-        worked = 0 if node.kind is NodeKind.WAIT else max(0, min(ends[reached], until_ns) - start)
-        passed.append(Passed(node, worked, node.gaps_ns[step]))
-        waited, earlier_step = before_by_node[reached]
+        worked = 0 if node.kind is NodeKind.WAIT else max(0, min(ends[reached_number], until_ns) - start)
+        passed_nodes.append(Passed(node, worked, node.gaps_ns[step]))
+        waited, earlier_step = before_by_node[reached_number]
         if not waited:
-            return tuple(passed)
+            return tuple(passed_nodes)
         until_ns = start
         # Of equal ends the later node, so that the path moves on within a lane.
-        reached = waited[0] if len(waited) == 1 else max(waited, key=lambda other: (ends[other], other))
-        if any(ended_before(other) > ends[reached] for other in earlier_step):
-            return tuple(passed)
+        reached_number = waited[0] if len(waited) == 1 else max(waited, key=lambda other: (ends[other], other))
+        if any(ended_before(other) > ends[reached_number] for other in earlier_step):
+            return tuple(passed_nodes)
 
 
 def _end(node: Node, step: int) -> int:

@@ -128,10 +128,10 @@ class _Rank:
         for number, (lane, steps) in enumerate(self._trace.lanes.items()):
             matched = match(steps)
             unmatched_ns += matched.others_ns
-            reached = 0
+            reached_ns = 0
             for row in matched.rows:
-                reached = max(reached, row[-1].start_ns)
-                keyed.append((reached, number, lane, row))
+                reached_ns = max(reached_ns, row[-1].start_ns)
+                keyed.append((reached_ns, number, lane, row))
         keyed.sort(key=lambda keyed_row: keyed_row[:2])
         for index, (_, _, lane, row) in enumerate(keyed):
             self._rows.append(row)
@@ -141,14 +141,14 @@ class _Rank:
         for steps in self._trace.lanes.values():
             for pieces in steps:
                 row_before = -1
-                waiting: list[Piece] = []
+                waiting_pieces: list[Piece] = []
                 for piece in pieces:
                     if (row_number := self._numbers.get(id(piece))) is None:
-                        waiting += piece.after
+                        waiting_pieces += piece.after
                     else:
                         row_before = row_number
-                        if waiting:
-                            self._inherited[id(piece)], waiting = waiting, []
+                        if waiting_pieces:
+                            self._inherited[id(piece)], waiting_pieces = waiting_pieces, []
                     self._previous[id(piece)] = row_before
         if unmatched_ns:
             self.caveats.append(_report(self._trace, unmatched_ns))
@@ -215,10 +215,10 @@ class _Rank:
             at_a_time = self._trace.parallel.get(lane, 1)
             is_first = at_a_time == 1 and self._lane_before[index] < 0
             if at_a_time > 1:
-                running = busy[lane]
-                if len(running) >= at_a_time:
-                    ends_before.append(running[-at_a_time])
-                insort(running, times[index][step][2])
+                running_ends = busy[lane]
+                if len(running_ends) >= at_a_time:
+                    ends_before.append(running_ends[-at_a_time])
+                insort(running_ends, times[index][step][2])
             elif not is_first:
                 ends_before.append(times[self._lane_before[index]][step][2])
             if is_first and lane == self._trace.main and not ends_before:
@@ -359,8 +359,8 @@ def unusual(steps: Sequence[Lane]) -> set[int]:
     usual = Counter(names[reference])
     unusual_steps = set()
     for step, step_names in enumerate(names):
-        shared = (usual & Counter(step_names)).total()
-        if shared < LEAST_SHARED * max(len(step_names), usual.total()):
+        shared_count = (usual & Counter(step_names)).total()
+        if shared_count < LEAST_SHARED * max(len(step_names), usual.total()):
             unusual_steps.add(step)
     return unusual_steps
 

@@ -164,21 +164,21 @@ def align(traces: Sequence[RankTrace], clocks: Sequence[Clock]) -> Alignment:
     if len(traces) < 2:
         return Alignment((0,) * len(traces))
     if all(clock.marks for clock in clocks) and len({clock.host for clock in clocks}) == 1:
-        leads_ns = [min(own_ns - machine for own_ns, machine in clock.marks) for clock in clocks]
+        leads_ns = [min(own_ns - machine_ns for own_ns, machine_ns in clock.marks) for clock in clocks]
         return Alignment(tuple(leads_ns[0] - ahead_ns for ahead_ns in leads_ns))
     bases = [clock.base_ns - clocks[0].base_ns for clock in clocks]
     ends = [_ends(trace) for trace in traces]
     offsets = [0]
-    unknown = []
+    unknown_ranks = []
     for trace, base_ns, rank_ends in zip(traces[1:], bases[1:], ends[1:], strict=True):
-        shared = ends[0].keys() & rank_ends.keys()
-        if shared:
-            offsets.append(round(median(ends[0][key] - rank_ends[key] for key in shared)))
+        shared_keys = ends[0].keys() & rank_ends.keys()
+        if shared_keys:
+            offsets.append(round(median(ends[0][key] - rank_ends[key] for key in shared_keys)))
         else:
             offsets.append(base_ns)
-            unknown.append(trace.rank)
-    caveat = f"the clocks of ranks {unknown} are not aligned: they share no collective with rank {traces[0].rank}"
-    return Alignment(tuple(offsets), (caveat,) if unknown else ())
+            unknown_ranks.append(trace.rank)
+    caveat = f"the clocks of ranks {unknown_ranks} are not aligned: they share no collective with rank {traces[0].rank}"
+    return Alignment(tuple(offsets), (caveat,) if unknown_ranks else ())
 
 
 def _ends(trace: RankTrace) -> Mapping[tuple[str, int, int], int]:
@@ -193,16 +193,16 @@ def _ends(trace: RankTrace) -> Mapping[tuple[str, int, int], int]:
 
 def set_periods(traces: Sequence[RankTrace], kept_steps: Sequence[int]) -> None:
     """Set the periods of the steps of all ranks; `kept_steps` are the positions of the steps that are not left out."""
-    by_device = [_of_device(trace, kept_steps) for trace in traces]
+    periods_by_device = [_of_device(trace, kept_steps) for trace in traces]
     counted_indices = range(min(1, len(kept_steps) - 1), len(kept_steps))
     marked_ns = max(sum(trace.windows[kept_steps[index]].time_ns for index in counted_indices) for trace in traces)
     device_ns = max(
-        (sum(periods[index].time_ns for index in counted_indices) for periods in by_device if periods),
+        (sum(periods[index].time_ns for index in counted_indices) for periods in periods_by_device if periods),
         default=marked_ns,
     )
     if abs(device_ns - marked_ns) <= EQUAL * marked_ns:
         return
-    for trace, periods in zip(traces, by_device, strict=True):
+    for trace, periods in zip(traces, periods_by_device, strict=True):
         if periods:
             for step, period in zip(kept_steps, periods, strict=True):
                 trace.periods[step] = period

@@ -108,16 +108,16 @@ def sums_of(graph: Graph) -> Sums:
 
 def _collectives(graph: Graph) -> list[Mapping[int, Node]]:
     """Return the all-reduces of gradients, in their order: those with known gradients, or else all of any size."""
-    by_collective: dict[tuple[str, int], dict[int, Node]] = defaultdict(dict)
+    nodes_by_collective: dict[tuple[str, int], dict[int, Node]] = defaultdict(dict)
     for node in graph.nodes:
         if (collective := node.collective) is not None and collective.operation == "all_reduce" and collective.bytes:
-            by_collective[collective.group, collective.ordinal][node.rank] = node
+            nodes_by_collective[collective.group, collective.ordinal][node.rank] = node
     with_tensors = {
         key: members
-        for key, members in by_collective.items()
+        for key, members in nodes_by_collective.items()
         if any(collective.tensors for collective in _of(members.values()))
     }
-    chosen_collectives = with_tensors or by_collective
+    chosen_collectives = with_tensors or nodes_by_collective
     if not chosen_collectives:
         raise WhatIfError(f"{graph.header.source} has no all-reduce with its bytes; trace two workers")
     if len({group for group, _ in chosen_collectives}) > 1:
@@ -149,14 +149,14 @@ def _matched(layers: Sequence[str | None], gradient_nodes: Sequence[Node]) -> li
 
     A layer with one node for several gradients completes all of them with it. None if the nodes do not fit.
     """
-    by_layer: dict[str | None, list[int]] = defaultdict(list)
+    numbers_by_layer: dict[str | None, list[int]] = defaultdict(list)
     for node in gradient_nodes:
-        by_layer[node.gradient_of].append(node.number)
-    if all(layer in by_layer for layer in layers):
+        numbers_by_layer[node.gradient_of].append(node.number)
+    if all(layer in numbers_by_layer for layer in layers):
         used_by_layer: dict[str | None, int] = defaultdict(int)
         matched = []
         for layer in layers:
-            numbers = by_layer[layer]
+            numbers = numbers_by_layer[layer]
             matched.append(numbers[min(used_by_layer[layer], len(numbers) - 1)])
             used_by_layer[layer] += 1
         return matched
@@ -282,7 +282,7 @@ def with_groups(graph: Graph, sums: Sums, groups: Sequence[Sequence[int]], *, ov
     correction = corrections(graph, sums, link)
     first_number = len(graph.nodes)
     new_nodes: list[Node] = []
-    by_position: dict[tuple[int, int], int] = {}
+    number_by_position: dict[tuple[int, int], int] = {}
     lane, lanes = _lane(graph, sums)
     last_ordinal = max(node.collective.ordinal for node in graph.nodes if node.collective is not None)
     for rank, pattern in sums.collectives[0].items():
@@ -305,15 +305,15 @@ def with_groups(graph: Graph, sums: Sums, groups: Sequence[Sequence[int]], *, ov
                 shape=None,
                 collective=collective,
             )
-            by_position |= {(rank, index): node.number for index in group}
+            number_by_position |= {(rank, index): node.number for index in group}
             new_nodes.append(node)
-    removed = {node.number for node in sums.nodes}
+    removed_numbers = {node.number for node in sums.nodes}
     replacements = {
-        node.number: tuple(dict.fromkeys(by_position[rank, index] for index in sums.groups[collective_index]))
+        node.number: tuple(dict.fromkeys(number_by_position[rank, index] for index in sums.groups[collective_index]))
         for collective_index, members in enumerate(sums.collectives)
         for rank, node in members.items()
     }
-    kept_nodes = [node for node in graph.nodes if node.number not in removed]
+    kept_nodes = [node for node in graph.nodes if node.number not in removed_numbers]
     ordered = in_order(graph, kept_nodes, new_nodes, replacements)
     return renumbered(graph, ordered, replacements, parallel_lanes=lanes, caveats=_caveats(graph, sums))
 

@@ -81,13 +81,13 @@ def as_text(graph: Graph, layers: Sequence[str]) -> str:
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
 
 
-def fused(graph: Graph, parts: Sequence[LayerRatio], predict: Predict | None = None) -> Graph:
+def fused(graph: Graph, layer_ratios: Sequence[LayerRatio], predict: Predict | None = None) -> Graph:
     """Return the graph with fused blocks. Raises `WhatIfError` for a block without a ratio.
 
     A block is compiled as one program. Its ratio covers all of the block's work in the forward and backward pass, and
     the gaps between its operations.
     """
-    for layers, ratio in layers_in(graph, FUSED, parts):
+    for layers, ratio in layers_in(graph, FUSED, layer_ratios):
         if ratio is None:
             block = as_text(graph, layers)
             raise WhatIfError(
@@ -98,9 +98,9 @@ def fused(graph: Graph, parts: Sequence[LayerRatio], predict: Predict | None = N
     return graph
 
 
-def fusion_settings(graph: Graph, parts: Sequence[LayerRatio]) -> Realised:
+def fusion_settings(graph: Graph, layer_ratios: Sequence[LayerRatio]) -> Realised:
     """Return the parameter `fuse` of the workload `fc`, whose blocks are in the order of the layers."""
-    blocks = [as_text(graph, layers) for layers, _ in layers_in(graph, FUSED, parts)]
+    blocks = [as_text(graph, layers) for layers, _ in layers_in(graph, FUSED, layer_ratios)]
     if any("," in block for block in blocks):
         return Realised(None, "the layers of a block must follow one another")
     blocks.sort(key=lambda block: int(block.partition("-")[0]))
@@ -112,16 +112,19 @@ def parse_ratios(name: str, text: str) -> tuple[LayerRatio, ...]:
 
     A ratio holds for the parts before it that have none of their own: `0-3,6:0.7`.
     """
-    parts: list[LayerRatio] = []
+    layer_ratios: list[LayerRatio] = []
     for piece in text.split(","):
         layers, colon, ratio = piece.partition(":")
         if not layers:
             raise WhatIfError(f"{name}: must be layers, with the ratio of their times, such as 0-3:0.8, got {text!r}")
-        parts.append(LayerRatio(layers))
+        layer_ratios.append(LayerRatio(layers))
         if colon:
             value = _ratio(name, ratio)
-            parts = [part if part.ratio is not None else replace(part, ratio=value) for part in parts]
-    return tuple(parts)
+            layer_ratios = [
+                layer_ratio if layer_ratio.ratio is not None else replace(layer_ratio, ratio=value)
+                for layer_ratio in layer_ratios
+            ]
+    return tuple(layer_ratios)
 
 
 OP_FUSION = WhatIf(
@@ -134,13 +137,13 @@ OP_FUSION = WhatIf(
 )
 
 
-def in_lower_precision(graph: Graph, parts: Sequence[LayerRatio], predict: Predict | None = None) -> Graph:
+def in_lower_precision(graph: Graph, layer_ratios: Sequence[LayerRatio], predict: Predict | None = None) -> Graph:
     """Return the graph with these layers in bfloat16. Raises `WhatIfError` if the effect on one is not known.
 
     Weights, gradients and updates stay in float32. Without a ratio for the layer, each operation's is that of the times
     that a cost model predicts in both types. The conversions of inputs and outputs are in a probed ratio only.
     """
-    for layers, ratio in layers_in(graph, REDUCED, parts):
+    for layers, ratio in layers_in(graph, REDUCED, layer_ratios):
         if ratio is not None:
             graph = multiplied(graph, layers, ratio)
             continue
@@ -166,9 +169,9 @@ def _cast_ratio(node: Node, predict: Predict | None) -> float | None:
     return after / before if before and after else None
 
 
-def precision_settings(graph: Graph, parts: Sequence[LayerRatio]) -> Realised:
+def precision_settings(graph: Graph, layer_ratios: Sequence[LayerRatio]) -> Realised:
     """Return the parameter `amp` of the workload `fc`; for other workloads `precision`, if all layers are chosen."""
-    chosen_layers = dict.fromkeys(layer for layers, _ in layers_in(graph, REDUCED, parts) for layer in layers)
+    chosen_layers = dict.fromkeys(layer for layers, _ in layers_in(graph, REDUCED, layer_ratios) for layer in layers)
     if not graph.header.settings:
         return Realised(None, "the trace is not of a cell of this project")
     if setting(graph, "workload") == "fc":
@@ -220,14 +223,14 @@ def with_recomputation(graph: Graph, texts: Sequence[str], predict: Predict | No
 def recomputed(graph: Graph, segments: Sequence[Sequence[str]]) -> Graph:
     """Return the graph with these segments, each a list of layers."""
     nodes_before: dict[int, list[Node]] = defaultdict(list)  # copies, by the number of the node that they precede
-    first_number, any_repeated = len(graph.nodes), False
+    first_number, has_repeated = len(graph.nodes), False
     for rank in range(graph.header.world_size):
         for segment in segments:
             chosen_layers = frozenset(segment)
             rank_nodes = [node for node in graph.nodes if node.rank == rank and node.layer in chosen_layers]
             backward = [node for node in rank_nodes if node.phase == "backward" and node.collective is None]
             repeated_nodes = [node for node in rank_nodes if node.phase == "forward" and node.collective is None]
-            any_repeated = any_repeated or bool(backward and repeated_nodes)
+            has_repeated = has_repeated or bool(backward and repeated_nodes)
             if _is_linear(graph):
                 repeated_nodes = [node for node in repeated_nodes if node.layer != segment[-1]]
             if not (backward and repeated_nodes):
@@ -246,7 +249,7 @@ def recomputed(graph: Graph, segments: Sequence[Sequence[str]]) -> Graph:
                 )
                 nodes_before[start.number].append(copy if lane is None else replace(copy, lane=lane))
             first_number += len(repeated_nodes)
-    if not any_repeated:
+    if not has_repeated:
         raise WhatIfError(f"{RECOMPUTED}: no layer of {graph.header.source} has a forward and a backward phase")
     return renumbered(graph, [placed for node in graph.nodes for placed in (*nodes_before[node.number], node)])
 

@@ -111,8 +111,8 @@ def realised(graph: Graph, choices: Iterable[ChosenWhatIf], predict: Predict | N
 
 def effective(graph: Graph, choices: Sequence[ChosenWhatIf]) -> list[ChosenWhatIf]:
     """Return the what-ifs that have an effect in a combination, in their order: all but those of `without_effect`."""
-    excluded = [choice for choice, _ in without_effect(graph, choices)]
-    return [choice for choice in choices if all(choice is not other for other in excluded)]
+    ineffective_choices = [choice for choice, _ in without_effect(graph, choices)]
+    return [choice for choice in choices if all(choice is not other for other in ineffective_choices)]
 
 
 def without_effect(graph: Graph, choices: Sequence[ChosenWhatIf]) -> list[tuple[ChosenWhatIf, str]]:

@@ -156,14 +156,14 @@ def _dependencies_first(depends: Mapping[int, Sequence[int]]) -> list[int]:
         stack = [start]
         while stack:
             number = stack[-1]
-            waiting = (
+            waiting_numbers = (
                 []
                 if number in entered
                 else [number_before for number_before in depends[number] if number_before not in entered]
             )
             entered.add(number)
-            if waiting:
-                stack += waiting
+            if waiting_numbers:
+                stack += waiting_numbers
             else:
                 ordered.setdefault(stack.pop())
     return list(ordered)
@@ -178,7 +178,7 @@ def renumbered(
     one on those that `replacements` names for it, or otherwise on what the missing node depended on.
     """
     position = {node.number: index for index, node in enumerate(nodes)}
-    removed = {node.number: node for node in graph.nodes if node.number not in position}
+    removed_nodes = {node.number: node for node in graph.nodes if node.number not in position}
     resolutions: dict[tuple[int, bool], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def resolved(number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -190,7 +190,7 @@ def renumbered(
         key = number, True
         if key not in resolutions:
             resolutions[key] = (), ()  # ends a cycle; a checked graph has none within a step
-            resolutions[key] = both(removed[number].depends, removed[number].depends_before)
+            resolutions[key] = both(removed_nodes[number].depends, removed_nodes[number].depends_before)
         return resolutions[key]
 
     def both(depends: Iterable[int], depends_before: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

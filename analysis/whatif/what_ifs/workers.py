@@ -40,14 +40,14 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 def change(graph: Graph, workers: int, predict: Predict | None = None) -> Graph:
     """Return the graph of so many ranks. Raises `WhatIfError` if ranks communicate other than all together."""
-    workers_before, missing = graph.header.world_size, graph.header.missing_ranks
+    workers_before, missing_ranks = graph.header.world_size, graph.header.missing_ranks
     if workers_before == workers:
         return graph
     if workers_before == 1:
         raise WhatIfError(f"{NAME}: {graph.header.source} has one worker and no collectives; trace two workers")
-    everyone = set(range(workers_before))
+    all_ranks = set(range(workers_before))
     for node in graph.nodes:
-        if node.collective is not None and set(node.collective.ranks) != everyone:
+        if node.collective is not None and set(node.collective.ranks) != all_ranks:
             raise WhatIfError(
                 f"{NAME}: {node.name!r} of rank {node.rank} is a collective of ranks {node.collective.ranks} only;"
                 " only data-parallel steps can have other workers"
@@ -58,20 +58,20 @@ def change(graph: Graph, workers: int, predict: Predict | None = None) -> Graph:
         kept_nodes = [node for node in kept_nodes if node.collective is None]
     first_number, copies = len(graph.nodes), list[Node]()
     # Without the traces of some ranks the others' collectives are as they were measured, waits included.
-    for rank in range(workers_before, 0 if missing else workers):
-        numbers = {
+    for rank in range(workers_before, 0 if missing_ranks else workers):
+        new_numbers = {
             node.number: first_number + index
             for index, node in enumerate(graph.nodes)
             if node.rank == rank % workers_before
         }
-        copies += [_copied(node, rank, numbers) for node in kept_nodes if node.rank == rank % workers_before]
+        copies += [_copied(node, rank, new_numbers) for node in kept_nodes if node.rank == rank % workers_before]
         first_number += len(graph.nodes)
-    present = {node.rank for node in (*kept_nodes, *copies)}
+    present_ranks = {node.rank for node in (*kept_nodes, *copies)}
     return renumbered(
         graph,
         [*kept_nodes, *copies],
         world_size=workers,
-        missing_ranks=tuple(sorted(set(range(workers)) - present)),
+        missing_ranks=tuple(sorted(set(range(workers)) - present_ranks)),
         machine=_machine(graph.header, workers),
     )
 
@@ -88,16 +88,18 @@ def _with_ranks(node: Node, workers: int, link: LinkCalibration | None) -> Node:
     size = len(collective.ranks)
     before, after = ring(collective.operation, size)[1], ring(collective.operation, workers)[1]
     if link is not None and collective.bytes:
-        before, after = (time_s(link, collective.operation, ranks, collective.bytes) for ranks in (size, workers))
+        before, after = (
+            time_s(link, collective.operation, rank_count, collective.bytes) for rank_count in (size, workers)
+        )
     return replace(scaled(node, after / before), collective=replace(collective, ranks=tuple(range(workers))))
 
 
-def _copied(node: Node, rank: int, numbers: Mapping[int, int]) -> Node:
+def _copied(node: Node, rank: int, new_numbers: Mapping[int, int]) -> Node:
     """Return a node of another rank. What it waits for is that of its own rank."""
     depends, depends_before = (
-        tuple(numbers.get(target, target) for target in targets) for targets in (node.depends, node.depends_before)
+        tuple(new_numbers.get(target, target) for target in targets) for targets in (node.depends, node.depends_before)
     )
-    return replace(node, number=numbers[node.number], rank=rank, depends=depends, depends_before=depends_before)
+    return replace(node, number=new_numbers[node.number], rank=rank, depends=depends, depends_before=depends_before)
 
 
 def _machine(header: Header, workers: int) -> Mapping[str, Any]:
@@ -172,7 +174,7 @@ def batch_settings(graph: Graph, batch: int) -> Realised:
     return Realised({BATCH: batch})
 
 
-def change_accumulation(graph: Graph, parts: int, predict: Predict | None = None) -> Graph:
+def change_accumulation(graph: Graph, part_count: int, predict: Predict | None = None) -> Graph:
     """Return the graph with the batch computed in parts, one after the other; only the last part sums gradients.
 
     Work that grows with the batch is divided among the parts; what has a fixed time is repeated in each.
@@ -180,20 +182,20 @@ def change_accumulation(graph: Graph, parts: int, predict: Predict | None = None
     parts_before = setting(graph, ACCUMULATION, 1)
     if parts_before != 1:
         raise WhatIfError(f"{ACCUMULATION}: the trace has {parts_before} parts already; trace a step of one part")
-    if parts == 1:
+    if part_count == 1:
         return graph
     nodes: list[Node] = []
     first_number = len(graph.nodes)
     for rank in range(graph.header.world_size):
         rank_nodes = [node for node in graph.nodes if node.rank == rank]
-        repeated = _repeated(graph, rank_nodes, parts)
+        repeated = _repeated(graph, rank_nodes, part_count)
         if not repeated:
             nodes += rank_nodes
             continue
         begin, ends = min(repeated), _ends(graph, repeated.values())
         previous_ends: tuple[int, ...] = ()  # the ends of the part before, on threads
         nodes += [node for node in rank_nodes if node.number < begin]
-        for part in range(parts - 1):
+        for part in range(part_count - 1):
             nodes += _copies(repeated, first_number, previous_ends, is_first=not part)
             previous_ends = tuple(first_number + number for number in ends)
             first_number += len(graph.nodes)
@@ -204,7 +206,7 @@ def change_accumulation(graph: Graph, parts: int, predict: Predict | None = None
     return renumbered(graph, nodes)
 
 
-def _repeated(graph: Graph, nodes: list[Node], parts: int) -> dict[int, Node]:
+def _repeated(graph: Graph, nodes: list[Node], part_count: int) -> dict[int, Node]:
     """Return the nodes of a rank that each part repeats, with their share of the work, by number.
 
     They are the forward and backward pass without communication.
@@ -224,7 +226,7 @@ def _repeated(graph: Graph, nodes: list[Node], parts: int) -> dict[int, Node]:
             and node.phase not in (*UNSCALED, "input")
             and node.kind not in (NodeKind.COMMUNICATION, NodeKind.INPUT)
         ):
-            scaled_nodes[node.number] = scaled(node, 1 / parts) if grows_with_batch(graph, node) else node
+            scaled_nodes[node.number] = scaled(node, 1 / part_count) if grows_with_batch(graph, node) else node
     return scaled_nodes
 
 
@@ -256,12 +258,14 @@ def _copies(
         )
 
 
-def accumulation_settings(graph: Graph, parts: int) -> Realised:
+def accumulation_settings(graph: Graph, part_count: int) -> Realised:
     """Return the parameter `gradient_accumulation`, which the batch must divide by."""
     batch = setting(graph, BATCH)
-    if isinstance(batch, int) and batch % (parts * graph.header.world_size):
-        return Realised(None, f"a batch of {batch} has no {parts} equal parts on {graph.header.world_size} workers")
-    return of_fc(graph, ACCUMULATION, {ACCUMULATION: parts})
+    if isinstance(batch, int) and batch % (part_count * graph.header.world_size):
+        return Realised(
+            None, f"a batch of {batch} has no {part_count} equal parts on {graph.header.world_size} workers"
+        )
+    return of_fc(graph, ACCUMULATION, {ACCUMULATION: part_count})
 
 
 BATCH_SIZE = WhatIf(BATCH, "another batch size", "N", whole(BATCH), change_batch, batch_settings)
@@ -318,8 +322,8 @@ def change_bandwidth(graph: Graph, bits_per_s: float, predict: Predict | None = 
 def change_latency(graph: Graph, latency_s: float, predict: Predict | None = None) -> Graph:
     """Return the graph with collectives that wait this much longer in each step of their ring."""
 
-    def added_s(operation: str, ranks: int) -> float:
-        return latency_s * ring(operation, ranks)[0]
+    def added_s(operation: str, rank_count: int) -> float:
+        return latency_s * ring(operation, rank_count)[0]
 
     def changed(node: Node) -> Node:
         if (collective := node.collective) is None:
@@ -328,7 +332,9 @@ def change_latency(graph: Graph, latency_s: float, predict: Predict | None = Non
         return replace(node, durations_ns=tuple(value + more_ns for value in node.durations_ns))
 
     old_link = of_trace(graph)
-    table = tuple((name, ranks, size, time + added_s(name, ranks)) for name, ranks, size, time in old_link.table)
+    table = tuple(
+        (name, rank_count, size, time + added_s(name, rank_count)) for name, rank_count, size, time in old_link.table
+    )
     new_link: LinkCalibration = replace(
         old_link,
         alpha_s=old_link.alpha_s + added_s("all_reduce", old_link.ranks),

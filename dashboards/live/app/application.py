@@ -67,8 +67,8 @@ class Application:
             if path == "/cell" and CELL_ID.fullmatch(choice.cell):
                 return 200, self._cell(self.source.edition(), choice)
         except UploadError as error:  # every further query would fail in the same way
-            lead = f"{self.source.address} does not answer."
-            return 503, dashboard.render([], Frame("No answer", lead, str, home="/", notices=[str(error)]))
+            lead_text = f"{self.source.address} does not answer."
+            return 503, dashboard.render([], Frame("No answer", lead_text, str, home="/", notices=[str(error)]))
         if path == "/health":
             return self._health()
         if path == "/state":
@@ -101,7 +101,7 @@ class Application:
         ask = partial(dashboard.cell_heading, edition.reader, choice.cell, choice.since)
         page = CellPage(choice.cell, panels[0], self._answer(edition, ("heading", choice), ask))
         command = f" The report of its newest run: `runner report --run {page.newest_run}`." if page.newest_run else ""
-        lead = (
+        lead_text = (
             f"Cell {choice.cell}. One dot a session, with its interval between processes; a vertical stroke where the "
             f"level changed.{command} {edition.origin}"
         )
@@ -111,7 +111,9 @@ class Application:
             *([(f"Run {page.newest_run}", f"{home_link}#runs")] if page.newest_run else []),
         ]
         notices = edition.notices
-        frame = Frame(page.heading, lead, lambda other: "", home=home_link, notices=notices, choice=choice, path=path)
+        frame = Frame(
+            page.heading, lead_text, lambda other: "", home=home_link, notices=notices, choice=choice, path=path
+        )
         return dashboard.render(panels, frame)
 
     def _run_counts(self, edition: Edition) -> RunCounts:

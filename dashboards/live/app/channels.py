@@ -33,8 +33,8 @@ class LimitedChannel(HTTPChannel):  # type: ignore[misc]  # waitress has no type
         channels = [other for other in list(server.active_channels.values()) if other is not self]
         same_address = [other for other in channels if other.addr[0] == self.addr[0] and not other.will_close]
         if len(same_address) >= MOST_PER_ADDRESS:
-            waiting = [other for other in same_address if not other.requests]
-            min(waiting, key=lambda other: other.creation_time, default=self).will_close = True
+            waiting_channels = [other for other in same_address if not other.requests]
+            min(waiting_channels, key=lambda other: other.creation_time, default=self).will_close = True
 
     def received(self, data: bytes) -> bool:
         """Take bytes of a request; close the connection if the request takes too long."""
@@ -62,7 +62,7 @@ def server_of(application: Any, host: str, port: int) -> Any:
         asyncore_use_poll=True,  # select() has a limit of 1,024 open files
     )
     listening = [server, *getattr(server, "map", {}).values()]  # a name with two addresses has two sockets
-    for part in listening:
-        if isinstance(part, BaseWSGIServer):
-            part.channel_class = LimitedChannel
+    for dispatcher in listening:
+        if isinstance(dispatcher, BaseWSGIServer):
+            dispatcher.channel_class = LimitedChannel
     return server

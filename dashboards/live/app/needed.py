@@ -31,15 +31,15 @@ def needed(statements: Iterable[str]) -> Needed:
     """Return the columns and views of statements: SELECTs in BigQuery's dialect over the warehouse."""
     from sqlglot import exp
 
-    defined = {name: parsed(sql) for name, sql in views().items()}
-    trees = [_inlined(parsed(sql), defined) for sql in statements]
+    view_queries = {name: parsed(sql) for name, sql in views().items()}
+    trees = [_inlined(parsed(sql), view_queries) for sql in statements]
     pairs = {pair for tree in trees for pair in _read(tree)}
     columns = {table.name: _of_table(table, pairs) for table in TABLES}
     used_comments = {
         text for tree in trees for subquery in tree.find_all(exp.Subquery) for text in subquery.comments or ()
     }
     read_columns = {name: column_names for name, column_names in columns.items() if column_names}
-    return Needed(read_columns, tuple(name for name in defined if f"source: {name}" in used_comments))
+    return Needed(read_columns, tuple(name for name in view_queries if f"source: {name}" in used_comments))
 
 
 def _of_table(table: Table, pairs: set[tuple[str, str]]) -> tuple[str, ...]:
@@ -50,12 +50,14 @@ def _of_table(table: Table, pairs: set[tuple[str, str]]) -> tuple[str, ...]:
     )
 
 
-def _inlined(tree: exp.Expr, defined: Mapping[str, exp.Query]) -> exp.Expr:
+def _inlined(tree: exp.Expr, view_queries: Mapping[str, exp.Query]) -> exp.Expr:
     """Return a statement with each view replaced by its definition, except views that are its own CTEs."""
     from sqlglot import exp
 
     own_names = {cte.alias for cte in tree.find_all(exp.CTE)}
-    return exp.expand(tree, {name: query for name, query in defined.items() if name not in own_names}, dialect=DIALECT)
+    return exp.expand(
+        tree, {name: query for name, query in view_queries.items() if name not in own_names}, dialect=DIALECT
+    )
 
 
 def _read(tree: exp.Expr) -> Iterator[tuple[str, str]]:

@@ -116,9 +116,9 @@ class Refreshed:
         """Return whether the caller must start a refresh: one is due and no other is running."""
         with self._changed:
             is_due = self._next_s is None or self._times.clock() >= self._next_s
-            claimed = is_due and not self._running
-            self._running |= claimed
-            return claimed
+            is_claimed = is_due and not self._running
+            self._running |= is_claimed
+            return is_claimed
 
     def _begin(self) -> None:
         try:
@@ -165,12 +165,12 @@ class Refreshed:
             self._next_s = self._times.clock() + min(RETRY_S, self._terms.period_s)
 
     def _current(self) -> Edition | None:
-        if (shown := self._shown) is None:
+        if (shown_page := self._shown) is None:
             return None
-        minutes = int(self._times.clock() - shown.began_s) // 60
+        minutes = int(self._times.clock() - shown_page.began_s) // 60
         age_text = f"{plural(minutes, 'minute')} ago" if minutes else "less than a minute ago"
-        read_at = moment(shown.began.isoformat())
-        since = shown.snapshot.since
+        read_at = moment(shown_page.began.isoformat())
+        since = shown_page.snapshot.since
         notices: tuple[str, ...] = ()
         if self._failure is not None and self._failing_since is not None:
             failing = moment(self._failing_since.isoformat())
@@ -178,7 +178,7 @@ class Refreshed:
             notices = (text,)
         origin_text = f"Read from {self.address} {age_text}, on {read_at}: the runs since {since}."
         return Edition(
-            shown.snapshot, self._number, origin_text, since, notices, partial(_empty_notice, self.address, since)
+            shown_page.snapshot, self._number, origin_text, since, notices, partial(_empty_notice, self.address, since)
         )
 
 

@@ -101,9 +101,9 @@ class UnreadFiles:
         lines = [self._line(problem) for problem in results.left_out()]
         read_by_run = {}
         for run in results.runs()[-RUNS_READ:]:
-            state, previous = _files_of(run), self._read.get(run.run_id)
+            state, previous_read = _files_of(run), self._read.get(run.run_id)
             read_by_run[run.run_id] = (
-                previous if previous is not None and previous[0] == state else (state, self._lines(run))
+                previous_read if previous_read is not None and previous_read[0] == state else (state, self._lines(run))
             )
             lines += read_by_run[run.run_id][1]
         self._read = read_by_run

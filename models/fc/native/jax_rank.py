@@ -65,12 +65,12 @@ class JaxRank(JaxWorkerGroup):
         return float(_own(self._losses)[0])
 
     def states(self) -> list[WorkerState]:
-        gradients, weights = ([_own(array) for array in part] for part in (self._gradients, self._weights))
+        gradients, weights = ([_own(array) for array in arrays] for arrays in (self._gradients, self._weights))
         return [WorkerState(self.loss(), gradients, weights)]
 
     def places(self) -> list[WorkerPlacement]:
         devices = self._batch[0].addressable_shards[0].device
-        weights, batch = ([_own(array) for array in part] for part in (self._weights, self._batch))
+        weights, batch = ([_own(array) for array in arrays] for arrays in (self._weights, self._batch))
         return [located(placement(self._rank, [devices], weights, batch), self._order, self._rank)]
 
     def device_peaks_bytes(self) -> list[int]:
@@ -100,13 +100,13 @@ class JaxRank(JaxWorkerGroup):
         problem, dtype = self._order.problem, jnp.dtype(self._order.problem.precision)
         lone_worker = JaxWorker(Mesh(np.asarray(jax.local_devices()).reshape(1, 1), AXES))
         step = jax.jit(partial(self._local, lone_worker))
-        weights, batch = ([jnp.asarray(_own(array)) for array in part] for part in (self._weights, self._batch))
+        weights, batch = ([jnp.asarray(_own(array)) for array in arrays] for arrays in (self._weights, self._batch))
         summed = jax.jit(
             jax.shard_map(lambda x: jax.lax.psum(x, AXES), mesh=self._mesh, in_specs=P(AXES), out_specs=P())
         )
 
-        def summing(size: int) -> Callable[[], object]:
-            array = self._placed(np.zeros(problem.workers * max(1, size // dtype.itemsize)), P(AXES))
+        def summing(size_bytes: int) -> Callable[[], object]:
+            array = self._placed(np.zeros(problem.workers * max(1, size_bytes // dtype.itemsize)), P(AXES))
             return lambda: jax.block_until_ready(summed(array))
 
         total = sum(weight.nbytes for weight in weights)

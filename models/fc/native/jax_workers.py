@@ -107,7 +107,10 @@ class JaxWorker(Worker):
     def _summed_together(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         flat = self.all_reduce(jnp.concatenate([jnp.ravel(array) for array in arrays]))
         ends = np.cumsum([array.size for array in arrays])
-        return [jnp.reshape(part, array.shape) for part, array in zip(jnp.split(flat, ends[:-1]), arrays, strict=True)]
+        return [
+            jnp.reshape(flat_array, array.shape)
+            for flat_array, array in zip(jnp.split(flat, ends[:-1]), arrays, strict=True)
+        ]
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         return jax.lax.psum(x, self._axes)
@@ -223,7 +226,7 @@ class JaxWorkerGroup(WorkerGroup):
             placement(
                 rank,
                 [batch[0][rank].device],
-                *([array_shards[rank].data for array_shards in part] for part in (weights, batch)),
+                *([array_shards[rank].data for array_shards in arrays] for arrays in (weights, batch)),
             )
             for rank in range(self._order.problem.workers)
         ]

@@ -126,7 +126,7 @@ class TensorFlowRank(WorkerGroup):
         return float(self._found[0])
 
     def states(self) -> list[WorkerState]:
-        gradients, weights = ([array.numpy() for array in part] for part in (self._found[1], self._weights))
+        gradients, weights = ([array.numpy() for array in arrays] for arrays in (self._found[1], self._weights))
         return [WorkerState(self.loss(), gradients, weights)]
 
     def places(self) -> list[WorkerPlacement]:
@@ -162,8 +162,8 @@ class TensorFlowRank(WorkerGroup):
         weights = [tf.convert_to_tensor(variable) for variable in self._weights]
         step = tf.function(lambda: program(problem.mode)(lone_worker, problem, weights, self._batch), autograph=False)
 
-        def summing(size: int) -> Callable[[], object]:
-            array = tf.zeros([max(1, size // weights[0].dtype.size)], problem.precision)
+        def summing(size_bytes: int) -> Callable[[], object]:
+            array = tf.zeros([max(1, size_bytes // weights[0].dtype.size)], problem.precision)
             worker = NetworkWorker(problem.workers)  # not the step's, which counts its traffic
             summed: Callable[[], object] = tf.function(
                 partial(self._strategy.run, worker.all_reduce, (array,)), autograph=False
@@ -237,5 +237,8 @@ class MirroredWorkerGroup(TensorFlowWorkerGroup):
         loss, gradients = self._strategy.run(local, args=(self._batch,))
         self._workers = workers
         of_each = self._strategy.experimental_local_results
-        parts = [of_each(gradient) for gradient in gradients]
-        return [(rank_loss, [part[rank] for part in parts]) for rank, rank_loss in enumerate(of_each(loss))]
+        split_gradients = [of_each(gradient) for gradient in gradients]
+        return [
+            (rank_loss, [split_gradient[rank] for split_gradient in split_gradients])
+            for rank, rank_loss in enumerate(of_each(loss))
+        ]

@@ -111,9 +111,9 @@ class TracedStep:
         return outputs
 
     @contextmanager
-    def collective(self, device: str, waiting: int) -> Iterator[None]:
+    def collective(self, device: str, waiting_count: int) -> Iterator[None]:
         """Place operations of a collective on a device and name them, with the number of workers that wait for it."""
-        with _of_worker(self.devices.index(device), device), tf.name_scope(f"{SCOPE}{waiting}"):
+        with _of_worker(self.devices.index(device), device), tf.name_scope(f"{SCOPE}{waiting_count}"):
             yield
 
 

@@ -48,11 +48,12 @@ def measured(workers: CollectiveWorkers, total_bytes: int) -> list[TimedCollecti
     timed_collectives = []
     workers.compute()  # which may compile, too
     with _repeated(workers.compute):
-        for size, calls in sizes_bytes(total_bytes):
-            call = workers.summing(size)
-            times_s = [_timed_s(call) for _ in range(calls + 1)]
+        for size_bytes, call_count in sizes_bytes(total_bytes):
+            call = workers.summing(size_bytes)
+            times_s = [_timed_s(call) for _ in range(call_count + 1)]
             timed_collectives += [
-                TimedCollective("all_reduce", workers.ranks, size, seconds, workers.library) for seconds in times_s[1:]
+                TimedCollective("all_reduce", workers.ranks, size_bytes, seconds, workers.library)
+                for seconds in times_s[1:]
             ]
     return timed_collectives
 

@@ -44,37 +44,39 @@ def make(order: WorkerSpec) -> TorchRank:
 def join(meeting: Meeting) -> TorchRank:
     """Join the other workers and return this one. Raises unless all join in time."""
     order, (number, local_workers) = meeting.order, meeting.here
-    size, limit = order.problem.workers, timedelta(seconds=meeting.timeout_s)
-    member = Member(meeting.rank, size, number, local_workers, order.device, meeting.interface())
+    worker_count, limit = order.problem.workers, timedelta(seconds=meeting.timeout_s)
+    member = Member(meeting.rank, worker_count, number, local_workers, order.device, meeting.interface())
     library = prepare(member)
     try:
         connect(member, library, _store(meeting, limit), limit)
     except RuntimeError as error:
-        raise _not_met(error, size, meeting.timeout_s) from error
+        raise _not_met(error, worker_count, meeting.timeout_s) from error
     return TorchRank(order, meeting.rank, number)
 
 
 def _store(meeting: Meeting, limit: timedelta) -> Any:
     """Return where workers find each other: a file, which needs no port, or a server of the first of all machines."""
-    size = meeting.order.problem.workers
+    worker_count = meeting.order.problem.workers
     if meeting.file is not None:
-        return dist.FileStore(meeting.file, size)
+        return dist.FileStore(meeting.file, worker_count)
     if meeting.rank == 0:
-        server = dist.TCPStore(meeting.address(), 0, size, is_master=True, timeout=limit, wait_for_workers=False)
+        server = dist.TCPStore(
+            meeting.address(), 0, worker_count, is_master=True, timeout=limit, wait_for_workers=False
+        )
         meeting.exchanged(f"{meeting.address()}:{server.port}")
         return server
     host, _, port = meeting.exchanged("")[0].rpartition(":")
-    return dist.TCPStore(host, int(port), size, is_master=False, timeout=limit)
+    return dist.TCPStore(host, int(port), worker_count, is_master=False, timeout=limit)
 
 
-def _not_met(error: RuntimeError, size: int, timeout_s: float) -> Exception:
+def _not_met(error: RuntimeError, worker_count: int, timeout_s: float) -> Exception:
     """Return the reason why workers did not connect. The system chooses ports, so "in use" means that none is free."""
     if "address already in use" in str(error).lower():
         interface = os.environ["GLOO_SOCKET_IFNAME"]
         return PortInUse(
             f"no port was free on {interface} for a worker; end processes with open ports (ss -tan): {error}"
         )
-    return NotMet(f"the {size} workers did not all connect within {timeout_s:g} s: {error}")
+    return NotMet(f"the {worker_count} workers did not all connect within {timeout_s:g} s: {error}")
 
 
 class TorchStage(Stage):
@@ -229,8 +231,8 @@ class TorchRank(WorkerGroup):
         step = torch.no_grad()(partial(program(problem.mode), lone_worker, problem, self._weights, self._batch))
         total = sum(weight.numel() * weight.element_size() for weight in self._weights)
 
-        def summing(size: int) -> Callable[[], object]:
-            return partial(_summed, torch.zeros(max(1, size // torch.float32.itemsize), device=self._device))
+        def summing(size_bytes: int) -> Callable[[], object]:
+            return partial(_summed, torch.zeros(max(1, size_bytes // torch.float32.itemsize), device=self._device))
 
         store(folder, self._rank, CollectiveWorkers(problem.workers, summing, step, dist.get_backend()), total)
 

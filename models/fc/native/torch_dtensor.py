@@ -75,5 +75,5 @@ class CollectiveCounter(TorchDispatchMode):  # type: ignore[misc]
             return
         if name not in COUNTED:
             raise RuntimeError(f"DTensor called {name}, which is not counted")
-        field, pieces = COUNTED[name]
-        self._worker.count(field, args[0], self._worker.size if pieces else 1)
+        field, is_in_pieces = COUNTED[name]
+        self._worker.count(field, args[0], self._worker.size if is_in_pieces else 1)

@@ -209,8 +209,8 @@ def grouping(problem: FcProblem) -> dict[str, Any]:
     if not problem.buckets:
         return {}
     item = ELEMENT_BYTES[problem.precision]
-    sizes = [rows * columns * item for rows, columns in reversed(problem.shapes)]
-    capacities = rules.capacities_of(rules.counts(problem.buckets), sizes)
+    sizes_bytes = [rows * columns * item for rows, columns in reversed(problem.shapes)]
+    capacities = rules.capacities_of(rules.counts(problem.buckets), sizes_bytes)
     return {"bucket_cap_mb_list": [capacity / MIB for capacity in capacities]}
 
 

@@ -122,10 +122,10 @@ class BatchLoader:
             if sample is not None:
                 self.decode.into(out, sample.data)
                 return sample.label
-        except BadImage as problem:
+        except BadImage as error:
             if not self.skips_bad:
                 raise InputDataError(
-                    f"{self.source.name(index)}: {problem}; remove or replace it, or set bad_images: skip"
+                    f"{self.source.name(index)}: {error}; remove or replace it, or set bad_images: skip"
                 ) from None
         _report(self.source.name(index))
         for other_index in self._next(index):

@@ -92,8 +92,8 @@ class Decode:
         try:
             pixels = decode(data, header, divisor)
             resize(pixels, out)
-        except _raised_by_decoders() as problem:
-            reason = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+        except _raised_by_decoders() as error:
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise BadImage(f"cannot be decoded by {self.decoder}: {reason}") from None
 
 

@@ -169,8 +169,8 @@ def _decoder(request: Request) -> str:
         raise UnsupportedWorkload(f"decoder: {name} runs on another backend only; use auto, simplejpeg, cv2 or pil")
     try:
         return chosen_decoder(name)
-    except DecoderUnavailable as problem:
-        raise UnsupportedWorkload(str(problem)) from None
+    except DecoderUnavailable as error:
+        raise UnsupportedWorkload(str(error)) from None
 
 
 def _facts(request: Request, images: Source, name: str, workers: PipelineWorkers, decoder: str) -> InputFacts:
@@ -284,12 +284,12 @@ class CachedLoader:
 def cached(loader: BatchLoader, copies: int) -> CachedLoader:
     """Return the loader with a cache. Raises ValueError if `copies` of it need more than half of the memory."""
     needed_bytes = copies * loader.order.count * math.prod(loader.sample_shape) * np.dtype(loader.dtype).itemsize
-    usable = usable_memory_bytes()
-    if usable is not None and needed_bytes > usable / 2:
+    usable_bytes = usable_memory_bytes()
+    if usable_bytes is not None and needed_bytes > usable_bytes / 2:
         copies_text = f" in {copies} worker processes" if copies > 1 else ""
         raise ValueError(
             f"cache: ram needs {bytes_text(needed_bytes)}{copies_text} for {loader.order.count} images of "
-            f"{loader.sample_shape[0]} pixels, more than half of this machine's {bytes_text(usable)}; set a smaller "
-            "dataset_size or image_size, preprocess: device, or cache: none"
+            f"{loader.sample_shape[0]} pixels, more than half of this machine's {bytes_text(usable_bytes)}; set a "
+            "smaller dataset_size or image_size, preprocess: device, or cache: none"
         )
     return CachedLoader(loader)

@@ -57,8 +57,8 @@ def decode_jpeg(data: bytes, header: JpegHeader, divisor: int) -> Any:
     try:
         with tf.device("CPU:0"):
             return tf.io.decode_jpeg(data, channels=3, ratio=divisor)
-    except tf.errors.InvalidArgumentError as problem:
-        raise ValueError(problem.message) from None
+    except tf.errors.InvalidArgumentError as error:
+        raise ValueError(error.message) from None
 
 
 def resize(pixels: Any, out: Any) -> None:

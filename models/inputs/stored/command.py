@@ -76,9 +76,9 @@ class WriteProgress:
         self._begun_s = time.monotonic()
         self._last_s = 0.0
 
-    def add(self, samples: int, size: int) -> None:
+    def add(self, sample_count: int, written_bytes: int) -> None:
         """Count finished samples and their bytes."""
-        self._done, self._bytes = self._done + samples, self._bytes + size
+        self._done, self._bytes = self._done + sample_count, self._bytes + written_bytes
         now_s = time.monotonic()
         if self._shown and (now_s - self._last_s > PROGRESS_INTERVAL_S or self._done == self._total):
             self._last_s = now_s
@@ -122,8 +122,8 @@ def start_output(folder: Path, begun: Manifest) -> Manifest | None:
 def require_space(folder: Path, needed_bytes: int) -> None:
     """Raise OSError if the disk has less room than this."""
     status = os.statvfs(folder)
-    if (free := status.f_bavail * status.f_frsize) < needed_bytes:
-        text = f"needs {bytes_text(needed_bytes)}, but the disk has {bytes_text(free)} left; free some space"
+    if (free_bytes := status.f_bavail * status.f_frsize) < needed_bytes:
+        text = f"needs {bytes_text(needed_bytes)}, but the disk has {bytes_text(free_bytes)} left; free some space"
         raise OSError(errno.ENOSPC, text, str(folder))
 
 
@@ -135,9 +135,9 @@ def in_parallel(function: Callable[[Any], Any], tasks: Sequence[Any], workers: i
     """
     context = multiprocessing.get_context("fork")
     links: dict[Connection, ForkProcess] = {}
-    waiting = iter(tasks)
+    waiting_tasks = iter(tasks)
     try:
-        for task in islice(waiting, workers):
+        for task in islice(waiting_tasks, workers):
             parent_end, child_end = context.Pipe()
             process = context.Process(target=_serve, args=(function, child_end, [*links, parent_end], os.getpid()))
             with _signals_blocked():  # a new process must not be interrupted before it ignores signals
@@ -149,7 +149,7 @@ def in_parallel(function: Callable[[Any], Any], tasks: Sequence[Any], workers: i
             for link in cast("list[Connection]", wait(list(links))):
                 yield _result(link)
                 try:
-                    link.send(next(waiting))
+                    link.send(next(waiting_tasks))
                 except StopIteration:
                     link.close()
                     links.pop(link).join()

@@ -92,30 +92,30 @@ def convert(request: dict[str, Any]) -> str:
     work = _planned(source, folder, request)
     begun = _begun(work, request)
     start_output(folder, begun)
-    finished, missing = _finished_files(work)
-    require_space(folder, sum(map(work.size, missing)))
+    file_by_number, missing_numbers = _finished_files(work)
+    require_space(folder, sum(map(work.size, missing_numbers)))
     workers = request.get("workers") or min(WORKERS_PER_CPU * usable_cpus(), MOST_WORKERS)
-    progress = WriteProgress("convert:", sum(map(work.records, missing)))
+    progress = WriteProgress("convert:", sum(map(work.records, missing_numbers)))
     _WORK[:] = [work]
-    with closing(in_parallel(_write, missing, workers)) as written_parts:
-        for number, part in written_parts:
-            finished[number] = part
-            progress.add(part.records, part.bytes)
+    with closing(in_parallel(_write, missing_numbers, workers)) as written_parts:
+        for number, record_file in written_parts:
+            file_by_number[number] = record_file
+            progress.add(record_file.records, record_file.bytes)
     progress.end()
-    parts = tuple(finished[number] for number in sorted(finished))
-    if missing or not (stored_manifest := shards.read(folder)) or not stored_manifest.finished:
-        shards.write(folder, replace(begun, finished=True, parts=parts))
-    return _summary(work, parts, len(missing), progress)
+    record_files = tuple(file_by_number[number] for number in sorted(file_by_number))
+    if missing_numbers or not (stored_manifest := shards.read(folder)) or not stored_manifest.finished:
+        shards.write(folder, replace(begun, finished=True, parts=record_files))
+    return _summary(work, record_files, len(missing_numbers), progress)
 
 
-def cut(sizes: Integers, most_bytes: int) -> Integers:
+def cut(sizes_bytes: Integers, most_bytes: int) -> Integers:
     """Return where to cut successive records into files of at most this size: (files + 1,) int64, from 0 to the count.
 
     A record that is larger than a file has a file of its own.
     """
-    ends = np.cumsum(sizes)
+    ends = np.cumsum(sizes_bytes)
     cuts = [0]
-    while cuts[-1] < len(sizes):
+    while cuts[-1] < len(sizes_bytes):
         bytes_before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
         cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, bytes_before + most_bytes, side="right"))))
     return np.array(cuts, np.int64)
@@ -128,16 +128,16 @@ def _check_places(source_path: Path, folder: Path) -> None:
 
 
 def _planned(source: Source, folder: Path, request: dict[str, Any]) -> ConversionJob:
-    sizes = source.sizes()
+    sizes_bytes = source.sizes()
     order = np.random.Generator(np.random.PCG64(request["seed"])).permutation(len(source)).astype(np.int64)
     longest_name = max(len(os.fsencode(source.name(index))) for index in range(len(source)))
     longest_class = max(len(os.fsencode(name)) for name in source.classes)
-    stored_bytes = sizes[order] + EXAMPLE_BYTES + longest_name + longest_class
+    stored_bytes = sizes_bytes[order] + EXAMPLE_BYTES + longest_name + longest_class
     most_bytes = request["size_per_record_bytes"]
     if request["to"] == shards.ARRAY_RECORD:
         most_bytes = max(1, most_bytes - ARRAY_RECORD_BYTES - most_bytes // 500)
     cuts = cut(stored_bytes, most_bytes)
-    return ConversionJob(source, sizes, order, cuts, folder, request["to"])
+    return ConversionJob(source, sizes_bytes, order, cuts, folder, request["to"])
 
 
 def _begun(work: ConversionJob, request: dict[str, Any]) -> Manifest:
@@ -159,14 +159,14 @@ def _finished_files(work: ConversionJob) -> tuple[dict[int, RecordFile], list[in
     """Return the files that exist, and the numbers of those to write; remove what an interrupted start left."""
     for leftover in work.folder.glob(".images-*.part"):
         leftover.unlink()
-    finished, missing = {}, []
+    file_by_number, missing_numbers = {}, []
     for number in range(len(work.cuts) - 1):
-        part = writers.existing(work.path(number), work.kind, work.records(number))
-        if part is None:
-            missing.append(number)
+        record_file = writers.existing(work.path(number), work.kind, work.records(number))
+        if record_file is None:
+            missing_numbers.append(number)
         else:
-            finished[number] = part
-    return finished, missing
+            file_by_number[number] = record_file
+    return file_by_number, missing_numbers
 
 
 def _write(number: int) -> tuple[int, RecordFile]:
@@ -185,10 +185,12 @@ def _samples(work: ConversionJob, number: int) -> Iterator[NamedSample]:
             yield NamedSample(sample, work.source.classes[sample.label], work.source.name(index))
 
 
-def _summary(work: ConversionJob, parts: tuple[RecordFile, ...], written_count: int, progress: WriteProgress) -> str:
-    kept_count = len(parts) - written_count
-    size = sum(part.bytes for part in parts)
-    text = f"{work.folder}: {len(work.source)} images in {_files(len(parts))}, {bytes_text(size)}"
+def _summary(
+    work: ConversionJob, record_files: tuple[RecordFile, ...], written_count: int, progress: WriteProgress
+) -> str:
+    kept_count = len(record_files) - written_count
+    total_bytes = sum(record_file.bytes for record_file in record_files)
+    text = f"{work.folder}: {len(work.source)} images in {_files(len(record_files))}, {bytes_text(total_bytes)}"
     if not written_count:
         return f"{text}; all were already there"
     kept_text = f", kept {kept_count}" if kept_count else ""

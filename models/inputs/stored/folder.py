@@ -119,14 +119,16 @@ def open_folder(path: Path, limit: int | None = None) -> FolderSource:
     try:
         with os.scandir(root) as entries:
             all_entries = sorted(entries, key=lambda entry: entry.name)
-        top = [entry for entry in all_entries if not _is_hidden(entry.name)]
-        hidden = [entry.name for entry in all_entries if _is_hidden(entry.name)]
-        folders = [entry.name for entry in top if _is_folder(entry)]
+        visible_entries = [entry for entry in all_entries if not _is_hidden(entry.name)]
+        hidden_names = [entry.name for entry in all_entries if _is_hidden(entry.name)]
+        folders = [entry.name for entry in visible_entries if _is_folder(entry)]
     except OSError as error:
         raise _unreadable(error) from None
-    listed = list_file(path)
-    if listed is not None and any(_is_jpeg(entry.name) for entry in top):
-        return _flat(path, [entry for entry in top if not _is_folder(entry)], (listed, hidden)).limited(limit)
+    list_path = list_file(path)
+    if list_path is not None and any(_is_jpeg(entry.name) for entry in visible_entries):
+        return _flat(
+            path, [entry for entry in visible_entries if not _is_folder(entry)], (list_path, hidden_names)
+        ).limited(limit)
     if SPLITS & set(folders) and set(folders) <= SPLITS:
         names_text = " and ".join(map(os.fsdecode, folders))
         raise InputDataError(
@@ -137,41 +139,41 @@ def open_folder(path: Path, limit: int | None = None) -> FolderSource:
             f"{path}: has no class folders, no record files and no list of labels; expected one folder per class with "
             f"JPEG files, *.tfrecord or *.array_record files, or JPEG files with one of the lists in docs/inputs.md"
         )
-    loose = [entry.name for entry in top if entry.name not in {*folders, *OWN_FILES}]
-    return _by_class(path, folders, (loose, hidden)).limited(limit)
+    loose_names = [entry.name for entry in visible_entries if entry.name not in {*folders, *OWN_FILES}]
+    return _by_class(path, folders, (loose_names, hidden_names)).limited(limit)
 
 
 def _by_class(path: Path, folders: list[bytes], others: tuple[list[bytes], list[bytes]]) -> FolderSource:
     """Return the source of class folders; `others` are the files beside them, and the hidden entries."""
     root = os.fsencode(path)
-    all_found = [_scan(root, folder) for folder in folders]
-    counts = [len(scan.files) for scan in all_found]
+    scans = [_scan(root, folder) for folder in folders]
+    counts = [len(scan.files) for scan in scans]
     if not any(counts):
         raise InputDataError(f"{path}: none of its {len(folders)} class folders has a JPEG file (*.jpg, *.jpeg)")
     classes = tuple(map(os.fsdecode, folders))
-    files = [place for scan in all_found for place in scan.files]
-    loose, hidden = others
-    left_out = loose + [name for scan in all_found for name in scan.left_out]
-    hidden = hidden + [name for scan in all_found for name in scan.hidden]
-    loops = [name for scan in all_found for name in scan.loops]
+    files = [place for scan in scans for place in scan.files]
+    loose_names, hidden_names = others
+    left_out_names = loose_names + [name for scan in scans for name in scan.left_out]
+    hidden_names = hidden_names + [name for scan in scans for name in scan.hidden]
+    loop_names = [name for scan in scans for name in scan.loops]
     notes = (
         *_note("class without images", [name for name, count in zip(folders, counts, strict=True) if count == 0]),
         *_note("class with one image", [name for name, count in zip(folders, counts, strict=True) if count == 1]),
-        *_note(NOT_JPEG, left_out),
-        *_note(HIDDEN, hidden),
-        *_note("left out, as this link leads to a folder that contains it or was read before", loops),
+        *_note(NOT_JPEG, left_out_names),
+        *_note(HIDDEN, hidden_names),
+        *_note("left out, as this link leads to a folder that contains it or was read before", loop_names),
     )
     return _packed(root, (classes, notes), files, np.repeat(np.arange(len(folders)), counts))
 
 
 def _flat(path: Path, entries: list[os.DirEntry[bytes]], others: tuple[Path, list[bytes]]) -> FolderSource:
     """Return the source of a flat folder; `others` are its list of labels, and the hidden entries."""
-    listed, hidden = others
+    list_path, hidden_names = others
     names = [entry.name for entry in entries if _is_jpeg(entry.name) and _is_file(entry)]
-    classes, labels, notes = labels_of(listed, names)
-    listed_names = {*names, os.fsencode(listed.name)}
-    skipped = [entry.name for entry in entries if entry.name not in listed_names]
-    notes = (*notes, *_note(NOT_JPEG, skipped), *_note(HIDDEN, hidden))
+    classes, labels, notes = labels_of(list_path, names)
+    listed_names = {*names, os.fsencode(list_path.name)}
+    skipped_names = [entry.name for entry in entries if entry.name not in listed_names]
+    notes = (*notes, *_note(NOT_JPEG, skipped_names), *_note(HIDDEN, hidden_names))
     return _packed(os.fsencode(path), (classes, notes), [(b"", name) for name in names], labels)
 
 
@@ -195,16 +197,16 @@ def _packed(
 def _scan(root: bytes, folder: bytes) -> FolderScan:
     """Return the JPEG files in a class folder and below it, sorted by folder and name."""
     root_status = Path(os.fsdecode(root)).stat()
-    scan, visited, waiting = FolderScan(), {(root_status.st_dev, root_status.st_ino)}, [folder]
-    while waiting:
-        relative = waiting.pop()
+    scan, visited, waiting_folders = FolderScan(), {(root_status.st_dev, root_status.st_ino)}, [folder]
+    while waiting_folders:
+        relative = waiting_folders.pop()
         try:
             status = Path(os.fsdecode(_joined(root, relative))).stat()
             if (status.st_dev, status.st_ino) in visited:
                 scan.loops.append(relative)
                 continue
             visited.add((status.st_dev, status.st_ino))
-            waiting.extend(reversed(list(_read_folder(root, relative, scan))))
+            waiting_folders.extend(reversed(list(_read_folder(root, relative, scan))))
         except OSError as error:
             raise _unreadable(error) from None
     scan.files.sort()
@@ -267,9 +269,9 @@ def _contents(path: bytes) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            size = os.fstat(handle).st_size
-            data = os.read(handle, size)
-            while len(data) < size and (chunk := os.read(handle, size - len(data))):
+            size_bytes = os.fstat(handle).st_size
+            data = os.read(handle, size_bytes)
+            while len(data) < size_bytes and (chunk := os.read(handle, size_bytes - len(data))):
                 data += chunk
             return data
         finally:
@@ -295,61 +297,62 @@ def list_file(folder: Path) -> Path | None:
     return next((path for path in list_paths if path.is_file()), None)
 
 
-def labels_of(listed: Path, names: list[bytes]) -> tuple[tuple[str, ...], Labels, tuple[str, ...]]:
+def labels_of(list_path: Path, names: list[bytes]) -> tuple[tuple[str, ...], Labels, tuple[str, ...]]:
     """Return the classes, the label of each name, and notes. `names` are sorted.
 
     Raises `InputDataError` if a line is invalid, or if the list and the files do not belong together.
     """
     try:
-        lines = listed.read_bytes().splitlines()
+        lines = list_path.read_bytes().splitlines()
     except OSError as error:
-        raise InputDataError(f"{listed}: cannot be read: {error.strerror}") from None
-    if listed.name in BY_FILE:
-        return _classes(listed, _by_file(listed, lines, names))
+        raise InputDataError(f"{list_path}: cannot be read: {error.strerror}") from None
+    if list_path.name in BY_FILE:
+        return _classes(list_path, _by_file(list_path, lines, names))
     if len(lines) != len(names):
         raise InputDataError(
-            f"{listed}: has {len(lines)} lines, but the folder has {len(names)} JPEG files; "
+            f"{list_path}: has {len(lines)} lines, but the folder has {len(names)} JPEG files; "
             f"there must be one line per file, in the order of the file names"
         )
     texts = [line.strip() for line in lines]
-    if listed.name == GROUND_TRUTH:
-        return _identifiers(listed, texts)
-    return _classes(listed, texts)
+    if list_path.name == GROUND_TRUTH:
+        return _identifiers(list_path, texts)
+    return _classes(list_path, texts)
 
 
-def _by_file(listed: Path, lines: list[bytes], names: list[bytes]) -> list[bytes]:
+def _by_file(list_path: Path, lines: list[bytes], names: list[bytes]) -> list[bytes]:
     """Return the label of each name, as text, from lines `FILE LABEL`."""
-    labels: dict[bytes, bytes] = {}
+    label_by_name: dict[bytes, bytes] = {}
     for number, line in enumerate(lines, start=1):
         file, _, label = line.strip().rpartition(b" ")
         if line.strip() and not file.strip():
-            raise InputDataError(f"{listed}:{number}: must be `FILE LABEL`, got {os.fsdecode(line)!r}")
+            raise InputDataError(f"{list_path}:{number}: must be `FILE LABEL`, got {os.fsdecode(line)!r}")
         if file:
-            labels[file.strip().rpartition(b"/")[2]] = label
-    if missing := [name for name in names if name not in labels]:
+            label_by_name[file.strip().rpartition(b"/")[2]] = label
+    if missing_names := [name for name in names if name not in label_by_name]:
         raise InputDataError(
-            f"{listed}: has no label for {len(missing)} of {len(names)} files, the first is {os.fsdecode(missing[0])}"
+            f"{list_path}: has no label for {len(missing_names)} of {len(names)} files, the first is "
+            f"{os.fsdecode(missing_names[0])}"
         )
-    return [labels[name] for name in names]
+    return [label_by_name[name] for name in names]
 
 
-def _classes(listed: Path, texts: list[bytes]) -> tuple[tuple[str, ...], Labels, tuple[str, ...]]:
+def _classes(list_path: Path, texts: list[bytes]) -> tuple[tuple[str, ...], Labels, tuple[str, ...]]:
     """Number the classes: by their own number if all are numbers, otherwise in sorted order."""
-    if empty := [number for number, text in enumerate(texts, start=1) if not text]:
-        raise InputDataError(f"{listed}:{empty[0]}: the label is empty")
+    if empty_lines := [number for number, text in enumerate(texts, start=1) if not text]:
+        raise InputDataError(f"{list_path}:{empty_lines[0]}: the label is empty")
     if all(text.isdigit() for text in texts):
         labels = np.array([int(text) for text in texts], np.int64)
         return tuple(map(str, range(int(labels.max(initial=0)) + 1))), labels, ()
     class_names = sorted(set(texts))
-    numbers = {text: number for number, text in enumerate(class_names)}
-    return tuple(map(os.fsdecode, class_names)), np.array([numbers[text] for text in texts], np.int64), ()
+    number_by_name = {text: number for number, text in enumerate(class_names)}
+    return tuple(map(os.fsdecode, class_names)), np.array([number_by_name[text] for text in texts], np.int64), ()
 
 
-def _identifiers(listed: Path, texts: list[bytes]) -> tuple[tuple[str, ...], Labels, tuple[str, ...]]:
+def _identifiers(list_path: Path, texts: list[bytes]) -> tuple[tuple[str, ...], Labels, tuple[str, ...]]:
     for number, text in enumerate(texts, start=1):
         if not text.isdigit() or not 1 <= int(text) <= 1000:
             raise InputDataError(
-                f"{listed}:{number}: must be an ILSVRC2012_ID from 1 to 1000, got {os.fsdecode(text)!r}"
+                f"{list_path}:{number}: must be an ILSVRC2012_ID from 1 to 1000, got {os.fsdecode(text)!r}"
             )
     labels = np.array([int(text) - 1 for text in texts], np.int64)
     note = (

@@ -85,25 +85,30 @@ def make_images(request: dict[str, Any]) -> str:
     facts = {"photographs": [path.name for path in photographs], "noise_share": NOISE_SHARE if plan.bases else 1.0}
     begun = Manifest(KIND, {**settings, **facts}, plan.classes, plan.count, finished=False)
     start_output(folder, begun)
-    missing = [number for number in range(plan.count) if not plan.path(number).exists()]
-    require_space(folder, int(len(missing) * plan.width * plan.height * BYTES_PER_PIXEL))
+    missing_numbers = [number for number in range(plan.count) if not plan.path(number).exists()]
+    require_space(folder, int(len(missing_numbers) * plan.width * plan.height * BYTES_PER_PIXEL))
     for name in plan.classes:
         (folder / name).mkdir(exist_ok=True)
         for leftover in (folder / name).glob(".*.part"):
             leftover.unlink()
-    progress = WriteProgress("make-images:", len(missing))
+    progress = WriteProgress("make-images:", len(missing_numbers))
     _PLAN[:] = [plan]
-    tasks = [missing[first : first + TASK_IMAGES] for first in range(0, len(missing), TASK_IMAGES)]
+    tasks = [missing_numbers[first : first + TASK_IMAGES] for first in range(0, len(missing_numbers), TASK_IMAGES)]
     with closing(in_parallel(_write, tasks, request.get("workers") or min(usable_cpus(), MOST_WORKERS))) as results:
-        for images, stored in results:
-            progress.add(images, stored)
+        for images, stored_bytes in results:
+            progress.add(images, stored_bytes)
     progress.end()
-    size = sum(plan.path(number).stat().st_size for number in range(plan.count))
-    shards.write(folder, replace(begun, finished=True, facts={"bytes": size}))
-    text = f"{folder}: {plan.count} images in {len(plan.classes)} classes, mean {size / plan.count / 1000:.0f} kB"
-    if not missing:
+    total_bytes = sum(plan.path(number).stat().st_size for number in range(plan.count))
+    shards.write(folder, replace(begun, finished=True, facts={"bytes": total_bytes}))
+    text = (
+        f"{folder}: {plan.count} images in {len(plan.classes)} classes, mean {total_bytes / plan.count / 1000:.0f} kB"
+    )
+    if not missing_numbers:
         return f"{text}; all were already there"
-    return f"{text}; wrote {len(missing)}{f', kept {kept_count}' if (kept_count := plan.count - len(missing)) else ''}"
+    return (
+        f"{text}; wrote "
+        f"{len(missing_numbers)}{f', kept {kept_count}' if (kept_count := plan.count - len(missing_numbers)) else ''}"
+    )
 
 
 def image(plan: ImageSetPlan, number: int) -> Pixels:
@@ -148,12 +153,12 @@ def _crop(base: Pixels, plan: ImageSetPlan, random: np.random.Generator) -> Pixe
     """Return a random part of a photograph in the form of the image, mirrored in half of the cases."""
     cv2 = opencv()
     height, width = base.shape[:2]
-    largest = min(height / plan.height, width / plan.width)
-    scale = largest * random.uniform(SMALLEST_CROP, 1.0)
+    largest_scale = min(height / plan.height, width / plan.width)
+    scale = largest_scale * random.uniform(SMALLEST_CROP, 1.0)
     part_height, part_width = max(1, int(plan.height * scale)), max(1, int(plan.width * scale))
     top, left = int(random.integers(height - part_height + 1)), int(random.integers(width - part_width + 1))
-    part = base[top : top + part_height, left : left + part_width]
-    resized = cv2.resize(part, (plan.width, plan.height), interpolation=cv2.INTER_CUBIC)
+    crop = base[top : top + part_height, left : left + part_width]
+    resized = cv2.resize(crop, (plan.width, plan.height), interpolation=cv2.INTER_CUBIC)
     if random.random() < 0.5:
         resized = resized[:, ::-1]
     # An enlarged crop lacks the finest detail of a photograph; sensor noise restores it.
@@ -171,7 +176,7 @@ def _write(numbers: list[int]) -> tuple[int, int]:
     """Write a task's images; return how many they are and their bytes."""
     import simplejpeg
 
-    plan, size = _PLAN[0], 0
+    plan, written_bytes = _PLAN[0], 0
     for number in numbers:
         check_stopped()
         pixels = np.ascontiguousarray(image(plan, number))
@@ -180,8 +185,8 @@ def _write(numbers: list[int]) -> tuple[int, int]:
         partial = path.with_name(f".{path.name}.part")
         partial.write_bytes(data)
         partial.replace(path)
-        size += len(data)
-    return len(numbers), size
+        written_bytes += len(data)
+    return len(numbers), written_bytes
 
 
 def _planned(request: dict[str, Any], folder: Path, photographs: list[Path]) -> ImageSetPlan:
@@ -219,10 +224,10 @@ def _decoded(path: Path) -> Pixels:
 
 
 def _require_packages() -> None:
-    missing = [package for package in ("cv2", "simplejpeg") if find_spec(package) is None]
-    if missing:
+    missing_packages = [package for package in ("cv2", "simplejpeg") if find_spec(package) is None]
+    if missing_packages:
         raise InputDataError(
-            f"make-images needs the packages {' and '.join(missing)}: pip install 'keras-matrix[inputs]'"
+            f"make-images needs the packages {' and '.join(missing_packages)}: pip install 'keras-matrix[inputs]'"
         )
 
 

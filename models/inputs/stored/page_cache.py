@@ -117,21 +117,21 @@ def _pages(path: Path) -> tuple[int, int] | None:
         os.close(handle)
 
 
-def _resident(handle: int, size: int) -> tuple[int, int] | None:
-    if size == 0:
+def _resident(handle: int, size_bytes: int) -> tuple[int, int] | None:
+    if size_bytes == 0:
         return 0, 0
     library = _library()
-    address = library.mmap(None, size, PROT_READ, MAP_SHARED, handle, 0)
+    address = library.mmap(None, size_bytes, PROT_READ, MAP_SHARED, handle, 0)
     if address == MAP_FAILED:
         return None
     try:
-        pages = -(-size // PAGE_BYTES)
+        pages = -(-size_bytes // PAGE_BYTES)
         flags = ctypes.create_string_buffer(pages)
-        if library.mincore(address, size, flags):
+        if library.mincore(address, size_bytes, flags):
             return None
         return flags.raw.count(1), pages
     finally:
-        library.munmap(address, size)
+        library.munmap(address, size_bytes)
 
 
 @cache

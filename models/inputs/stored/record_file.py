@@ -91,8 +91,8 @@ def checked_records(path: Path, start: int = 0, block_bytes: int = BLOCK_BYTES) 
     """Yield the payload of each record and its CRC32C, as `records`."""
     require_crc32c()
     with _opened(path) as file:
-        handle, size = file.fileno(), _size(file.fileno(), path)
-        while start < size:
+        handle, size_bytes = file.fileno(), _size(file.fileno(), path)
+        while start < size_bytes:
             block = os.pread(handle, block_bytes, start)
             used_bytes = 0
             for payload, end, crc in _complete(block, start, path):
@@ -102,7 +102,7 @@ def checked_records(path: Path, start: int = 0, block_bytes: int = BLOCK_BYTES) 
             if used_bytes:
                 continue
             # No complete record in this block: it is longer than a block, or damaged.
-            payload = _one(handle, start, size, path)
+            payload = _one(handle, start, size_bytes, path)
             start += len(payload) + FRAME_BYTES
             yield payload, checksum(payload)
 
@@ -122,10 +122,10 @@ def offsets(path: Path) -> Integers:
     """Return the offset of each record and the size of the file: (records + 1,) int64, by reading the lengths alone."""
     require_crc32c()
     with _opened(path) as file:
-        handle, size = file.fileno(), _size(file.fileno(), path)
+        handle, size_bytes = file.fileno(), _size(file.fileno(), path)
         starts, offset = [0], 0
-        while offset < size:
-            offset += _length(os.pread(handle, HEADER.size, offset), offset, size, path) + FRAME_BYTES
+        while offset < size_bytes:
+            offset += _length(os.pread(handle, HEADER.size, offset), offset, size_bytes, path) + FRAME_BYTES
             starts.append(offset)
     return np.array(starts, np.int64)
 
@@ -135,18 +135,20 @@ def stored_offsets(path: Path) -> Integers | None:
     index = path.with_name(path.name + INDEX_SUFFIX)
     try:
         starts = np.frombuffer(index.read_bytes(), "<i8").astype(np.int64)
-        size = path.stat().st_size
+        size_bytes = path.stat().st_size
     except (OSError, ValueError):
         return None
-    fits = len(starts) > 1 and starts[0] == 0 and starts[-1] == size and bool((np.diff(starts) >= FRAME_BYTES).all())
+    fits = (
+        len(starts) > 1 and starts[0] == 0 and starts[-1] == size_bytes and bool((np.diff(starts) >= FRAME_BYTES).all())
+    )
     return starts if fits else None
 
 
 def _complete(block: bytes, start: int, path: Path) -> Iterator[tuple[bytes, int, int]]:
     """Yield the payload of each record that ends within a block, where it ends, and its CRC32C."""
-    offset, size = 0, len(block)
+    offset, block_bytes = 0, len(block)
     header, footer, crc = HEADER.unpack_from, FOOTER.unpack_from, crc32c
-    while offset + FRAME_BYTES <= size:
+    while offset + FRAME_BYTES <= block_bytes:
         length, length_crc = header(block, offset)
         # As in `masked`, written out: a call costs a fifth of the time of a record of 1 KB.
         computed_crc = crc(block[offset : offset + 8])
@@ -154,7 +156,7 @@ def _complete(block: bytes, start: int, path: Path) -> Iterator[tuple[bytes, int
             raise _bad_length(block[offset : offset + 8], start + offset, path)
         begin = offset + 12
         end = begin + length
-        if end + 4 > size:
+        if end + 4 > block_bytes:
             return
         payload = block[begin:end]
         computed_crc = crc(payload)
@@ -167,9 +169,9 @@ def _complete(block: bytes, start: int, path: Path) -> Iterator[tuple[bytes, int
         yield payload, offset, computed_crc
 
 
-def _one(handle: int, start: int, size: int, path: Path) -> bytes:
+def _one(handle: int, start: int, size_bytes: int, path: Path) -> bytes:
     """Return the payload of a record of any length."""
-    length = _length(os.pread(handle, HEADER.size, start), start, size, path)
+    length = _length(os.pread(handle, HEADER.size, start), start, size_bytes, path)
     data = b""
     while len(data) < length + FRAME_BYTES:
         chunk = os.pread(handle, length + FRAME_BYTES - len(data), start + len(data))
@@ -179,15 +181,15 @@ def _one(handle: int, start: int, size: int, path: Path) -> bytes:
     return next(split(data, start, path))
 
 
-def _length(header: bytes, start: int, size: int, path: Path) -> int:
+def _length(header: bytes, start: int, size_bytes: int, path: Path) -> int:
     """Return the length in a header. Raises `InputDataError` if it is damaged, or the record longer than the file."""
     if len(header) < HEADER.size:
-        raise _truncated(path, start, size - start)
+        raise _truncated(path, start, size_bytes - start)
     length, crc = HEADER.unpack(header)
     if masked(header[:8]) != crc:
         raise _bad_length(header, start, path)
-    if start + length + FRAME_BYTES > size:
-        raise _truncated(path, start, size - start)
+    if start + length + FRAME_BYTES > size_bytes:
+        raise _truncated(path, start, size_bytes - start)
     return int(length)
 
 
@@ -215,10 +217,10 @@ def _opened(path: Path) -> FileIO:
 
 
 def _size(handle: int, path: Path) -> int:
-    size = os.fstat(handle).st_size
-    if size == 0:
+    size_bytes = os.fstat(handle).st_size
+    if size_bytes == 0:
         raise InputDataError(f"{path}: offset 0: the file is empty (0 bytes); delete it, or write it again")
-    return size
+    return size_bytes
 
 
 class WrongExample(ValueError):
@@ -244,13 +246,13 @@ def encoded(sample: Sample, text: str, file: str) -> bytes:
 def before_image(sample: Sample, text: str, file: str) -> bytes:
     """Return the part of the Example before the image, which is its end, so that the image need not be copied."""
     small = _class_entries(sample.label, text) + _entry(FILE.encode(), BYTES_LIST, encoded_piece(1, os.fsencode(file)))
-    size = len(sample.data)
+    image_bytes = len(sample.data)
     # From the inside out: the list's value, the list, the entry with its key, the map.
-    prefix = opening(1, size)
-    prefix = opening(1, len(prefix) + size) + prefix
-    prefix = IMAGE_KEY + opening(2, len(prefix) + size) + prefix
-    prefix = opening(1, len(prefix) + size) + prefix
-    return opening(1, len(small) + len(prefix) + size) + small + prefix
+    prefix = opening(1, image_bytes)
+    prefix = opening(1, len(prefix) + image_bytes) + prefix
+    prefix = IMAGE_KEY + opening(2, len(prefix) + image_bytes) + prefix
+    prefix = opening(1, len(prefix) + image_bytes) + prefix
+    return opening(1, len(small) + len(prefix) + image_bytes) + small + prefix
 
 
 def decoded(payload: bytes | memoryview, names: Features) -> Sample:
@@ -279,8 +281,10 @@ def features_of(payload: bytes | memoryview) -> dict[str, memoryview]:
         for top, features in fields(memoryview(payload)):
             for inner, entry in fields(piece(features)) if top == 1 else ():
                 if inner == 1:
-                    parts = dict(fields(piece(entry)))
-                    feature_by_name[str(piece(parts[1]), "utf-8", "backslashreplace")] = piece(parts[2])
+                    field_by_number = dict(fields(piece(entry)))
+                    feature_by_name[str(piece(field_by_number[1]), "utf-8", "backslashreplace")] = piece(
+                        field_by_number[2]
+                    )
     except (Malformed, IndexError, KeyError) as error:
         raise WrongExample(f"is not a tf.train.Example: {error}") from None
     return feature_by_name

@@ -103,18 +103,20 @@ def checked_manifest(files: Sequence[Path], is_single: bool) -> Manifest | None:
     Raises `InputDataError` if a file that it lists is missing or has changed.
     """
     stored_manifest = finished(files[0].parent)
-    present = {path.name for path in files}
-    if stored_manifest is None or (is_single and not present & {part.name for part in stored_manifest.parts}):
+    present_names = {path.name for path in files}
+    if stored_manifest is None or (
+        is_single and not present_names & {record_file.name for record_file in stored_manifest.parts}
+    ):
         return None
-    for part in stored_manifest.parts:
-        path = files[0].parent / part.name
-        if part.name not in present:
+    for record_file in stored_manifest.parts:
+        path = files[0].parent / record_file.name
+        if record_file.name not in present_names:
             if is_single:
                 continue
             raise InputDataError(f"{path}: is missing, but {NAME} lists it; restore it, or convert again")
-        if path.stat().st_size != part.bytes:
+        if path.stat().st_size != record_file.bytes:
             raise InputDataError(
-                f"{path}: has {path.stat().st_size} bytes, but {NAME} says {part.bytes}; "
+                f"{path}: has {path.stat().st_size} bytes, but {NAME} says {record_file.bytes}; "
                 f"it is truncated or was replaced: restore it, or convert again"
             )
     return stored_manifest
@@ -191,8 +193,8 @@ def read(folder: Path) -> Manifest | None:
         fields = json.loads(text)
         if not isinstance(fields, dict) or fields.pop("written_by", None) != WRITER:
             return None
-        parts = tuple(RecordFile(**part) for part in fields.pop("parts"))
-        return Manifest(parts=parts, classes=tuple(fields.pop("classes")), **fields)
+        read_files = tuple(RecordFile(**file_fields) for file_fields in fields.pop("parts"))
+        return Manifest(parts=read_files, classes=tuple(fields.pop("classes")), **fields)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputDataError(
             f"{path}: is not a manifest of a data set ({error}); delete it, or make it again"

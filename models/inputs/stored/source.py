@@ -168,7 +168,7 @@ class ArrayRecordSource(shards.RecordSource):
     def sizes(self) -> Integers:
         """Return the mean bytes of a record of its file, for each sample."""
         counts = np.diff(self.firsts)
-        means = np.array([size for _, size in self.identities], np.int64) // np.maximum(counts, 1)
+        means = np.array([size_bytes for _, size_bytes in self.identities], np.int64) // np.maximum(counts, 1)
         return np.repeat(means, counts)[: self.count]
 
 

@@ -60,9 +60,9 @@ class TFRecordWriter:
     def write(self, start: bytes, end: bytes, crc: int) -> None:
         """Append a record, whose payload is `start` and `end` with this CRC32C."""
         self._pieces += record_file.framed(start, end, crc)
-        size = len(start) + len(end) + record_file.FRAME_BYTES
-        self._waiting += size
-        self.starts.append(self.starts[-1] + size)
+        record_bytes = len(start) + len(end) + record_file.FRAME_BYTES
+        self._waiting += record_bytes
+        self.starts.append(self.starts[-1] + record_bytes)
         if self._waiting >= WRITE_BYTES or len(self._pieces) >= MOST_PIECES:
             self._flush()
 
@@ -129,7 +129,7 @@ def write_file(path: Path, kind: str, samples: Iterable[NamedSample]) -> RecordF
     return RecordFile(path.name, len(checksums), path.stat().st_size)
 
 
-def existing(path: Path, kind: str, records: int) -> RecordFile | None:
+def existing(path: Path, kind: str, record_count: int) -> RecordFile | None:
     """Return what is known of a file that an earlier start of the command finished; None if it must be written."""
     if not path.exists():
         return None
@@ -141,7 +141,7 @@ def existing(path: Path, kind: str, records: int) -> RecordFile | None:
             stored_records = source.record_count(path)
         except InputDataError:
             stored_records = None
-    return RecordFile(path.name, records, path.stat().st_size) if stored_records == records else None
+    return RecordFile(path.name, record_count, path.stat().st_size) if stored_records == record_count else None
 
 
 def write_index(path: Path, starts: array[int]) -> None:

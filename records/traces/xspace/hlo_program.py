@@ -99,10 +99,10 @@ class HloProgram:
     @cached_property
     def computations(self) -> dict[str, list[HloOperation]]:
         """The operations of each computation."""
-        by_computation: dict[str, list[HloOperation]] = {}
+        operations_by_computation: dict[str, list[HloOperation]] = {}
         for operation in self.operations.values():
-            by_computation.setdefault(operation.computation, []).append(operation)
-        return by_computation
+            operations_by_computation.setdefault(operation.computation, []).append(operation)
+        return operations_by_computation
 
     def shapes_of_operands(self, operation: HloOperation) -> list[ArrayShape]:
         """Return the shapes of an operation's operands."""
@@ -151,27 +151,29 @@ def read(data: memoryview) -> HloProgram:
 
 
 def _module(data: memoryview) -> HloProgram:
-    name, entry_id, parts = "", 0, []
+    name, entry_id, computations = "", 0, []
     for key, value in fields(data):
         if key == 1:
             name = text(value)
         elif key == 6:
             entry_id = number(value)
         elif key == 3:
-            parts.append(_computation(piece(value)))
-    names = {part.number: part.name for part in parts}
+            computations.append(_computation(piece(value)))
+    computation_names = {computation.number: computation.name for computation in computations}
     operations: dict[str, HloOperation] = {}
-    for part in parts:
-        operands = {instruction.number: instruction.name for instruction in part.instructions}
-        for instruction in part.instructions:
-            operations[instruction.name] = _operation(instruction, part.name, operands, names)
-    roots = {
-        part.name: instruction.name
-        for part in parts
-        for instruction in part.instructions
-        if instruction.number == part.root
+    for computation in computations:
+        instruction_names = {instruction.number: instruction.name for instruction in computation.instructions}
+        for instruction in computation.instructions:
+            operations[instruction.name] = _operation(
+                instruction, computation.name, instruction_names, computation_names
+            )
+    root_by_computation = {
+        computation.name: instruction.name
+        for computation in computations
+        for instruction in computation.instructions
+        if instruction.number == computation.root
     }
-    return HloProgram(name, operations, names.get(entry_id, ""), roots)
+    return HloProgram(name, operations, computation_names.get(entry_id, ""), root_by_computation)
 
 
 class _Instruction(NamedTuple):
@@ -210,7 +212,7 @@ def _instruction(data: memoryview) -> _Instruction:
 
 
 def _operation(
-    instruction: _Instruction, computation: str, operands: Mapping[int, str], computations: Mapping[int, str]
+    instruction: _Instruction, computation: str, instruction_names: Mapping[int, str], computations: Mapping[int, str]
 ) -> HloOperation:
     content = instruction.content
     metadata = dict(fields(piece(content[7][0]))) if 7 in content else {}
@@ -222,7 +224,11 @@ def _operation(
         origin=text(metadata[2]) if 2 in metadata else "",
         computation=computation,
         shape=_shape(piece(content[3][0])) if 3 in content else NO_SHAPE,
-        operands=tuple(operands[operand_id] for operand_id in numbers(content.get(36, ())) if operand_id in operands),
+        operands=tuple(
+            instruction_names[operand_id]
+            for operand_id in numbers(content.get(36, ()))
+            if operand_id in instruction_names
+        ),
         called=tuple(
             computations[computation_id]
             for computation_id in numbers(content.get(38, ()))

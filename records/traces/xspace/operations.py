@@ -93,20 +93,20 @@ class OperationTable:
 
     def add(self, place: LineKey, events: Events, whats: Places, devices: Places, **columns: NDArray[Any]) -> None:
         """Add operations of a line; `columns` are any of those from `runs` on."""
-        size, number = len(events), self.places.setdefault(place, len(self.places))
+        event_count, number = len(events), self.places.setdefault(place, len(self.places))
         defaults: dict[str, NDArray[Any]] = {
-            "places": np.full(size, number),
+            "places": np.full(event_count, number),
             "start_ns": events.start_ns,
             "end_ns": events.end_ns,
             "whats": whats,
             "devices": devices,
-            "runs": np.full(size, NO_RUN),
-            "contexts": np.zeros(size, np.int64),
-            "awaited": np.zeros(size, np.bool_),
-            "apart": np.zeros(size, np.bool_),
-            "on_device": np.zeros(size, np.bool_),
-            "correlations": np.full(size, NO_CORRELATION),
-            "sizes": np.full(size, NO_SIZE),
+            "runs": np.full(event_count, NO_RUN),
+            "contexts": np.zeros(event_count, np.int64),
+            "awaited": np.zeros(event_count, np.bool_),
+            "apart": np.zeros(event_count, np.bool_),
+            "on_device": np.zeros(event_count, np.bool_),
+            "correlations": np.full(event_count, NO_CORRELATION),
+            "sizes": np.full(event_count, NO_SIZE),
         }
         self._worked.append(OperationColumns(**defaults | columns))
 

@@ -119,25 +119,25 @@ def read(path: Path) -> XSpaceRecording:
 
 
 def _read(planes: list[Plane]) -> XSpaceRecording:
-    programs, sheets = Programs(planes), OperationTable()
+    programs, table = Programs(planes), OperationTable()
     recording = XSpaceRecording(programs=programs.stored)
-    hosts = [p for p in planes if not p.name.startswith(DEVICE_PLANE) and p.name != xplane.METADATA_PLANE]
+    host_planes = [p for p in planes if not p.name.startswith(DEVICE_PLANE) and p.name != xplane.METADATA_PLANE]
     for plane in planes:
         if plane.name.startswith(DEVICE_PLANE):
-            _read_device(recording, plane, programs, sheets)
-    for plane in hosts:
-        host = _Host(recording, plane, programs, sheets)
+            _read_device(recording, plane, programs, table)
+    for plane in host_planes:
+        host = _Host(recording, plane, programs, table)
         for line in plane.lines:
             host.read(line)
     if not any(mark.name.startswith(STEP) for mark in recording.marks):
         recording.marks += recording.annotated
-    recording.worked, recording.whats, recording.places = sheets.worked(), list(sheets.whats), list(sheets.places)
+    recording.worked, recording.whats, recording.places = table.worked(), list(table.whats), list(table.places)
     if (recording.worked.correlations != NO_CORRELATION).any():
-        recording.launches = _launches(recording, hosts)
+        recording.launches = _launches(recording, host_planes)
     return recording
 
 
-def _launches(recording: XSpaceRecording, hosts: list[Plane]) -> Launches:
+def _launches(recording: XSpaceRecording, host_planes: list[Plane]) -> Launches:
     """Return the steps that launched the events of the devices."""
     steps = [
         StepMark(*mark.place, mark.start_ns, mark.end_ns, int(mark.name.removeprefix(STEP)))
@@ -146,7 +146,7 @@ def _launches(recording: XSpaceRecording, hosts: list[Plane]) -> Launches:
     ]
     # Operations of a graph, which do not belong to a program of XLA, are TensorFlow's.
     of_graph = np.array([not operation.program for operation in recording.whats], np.bool_)
-    return launches(hosts, steps, bool(of_graph[recording.worked.whats[~recording.worked.on_device]].any()))
+    return launches(host_planes, steps, bool(of_graph[recording.worked.whats[~recording.worked.on_device]].any()))
 
 
 class Programs:
@@ -194,8 +194,8 @@ class _Role(Enum):
 class _Host:
     """Reads the plane of a host. The role of events with the same name is determined once."""
 
-    def __init__(self, recording: XSpaceRecording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
-        self._found, self._plane, self._programs, self._sheets = recording, plane, programs, sheets
+    def __init__(self, recording: XSpaceRecording, plane: Plane, programs: Programs, table: OperationTable) -> None:
+        self._found, self._plane, self._programs, self._sheets = recording, plane, programs, table
         self._roles: dict[int, _Role] = {}
         self._nodes: dict[int, tuple[int, int]] = {}
         self._marks = {kind for kind, name in plane.event_names.items() if MARKED.match(name)}
@@ -253,10 +253,10 @@ class _Host:
     def _new_node(self, kind: int) -> tuple[int, int]:
         """Return the operation of a node, and the number of its worker."""
         node, _, op = self._plane.event_names[kind].rpartition(":")
-        worker = WORKER.search(node)
+        match = WORKER.search(node)
         self._nodes[kind] = node_and_worker = (
             self._sheets.what(ProgramOperation(node, op, node)),
-            int(worker[1]) if worker else 0,
+            int(match[1]) if match else 0,
         )
         return node_and_worker
 
@@ -304,7 +304,7 @@ def _marked(place: LineKey, event: PlaneEvent) -> ProgramMark:
     return ProgramMark(place, event.start_ns, event.end_ns, event.name)
 
 
-def _read_device(recording: XSpaceRecording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
+def _read_device(recording: XSpaceRecording, plane: Plane, programs: Programs, table: OperationTable) -> None:
     """Read the streams of a device; each event is a kernel or a copy."""
     number = plane.name.rpartition(":")[2]
     device = int(number) if number.isdecimal() else 0
@@ -320,10 +320,10 @@ def _read_device(recording: XSpaceRecording, plane: Plane, programs: Programs, s
         if kind == "gpu":
             recording.device = kind
         correlations, has_correlation = events.numbers(CORRELATION)
-        sheets.add(
+        table.add(
             (plane.name, line.number),
             events,
-            _kernels(events, plane, programs, sheets),
+            _kernels(events, plane, programs, table),
             np.full(len(events), device, np.int64),
             on_device=np.ones(len(events), np.bool_),
             correlations=np.where(has_correlation, correlations, NO_CORRELATION),
@@ -340,11 +340,11 @@ def _work(line: PlaneLine, plane: Plane) -> Events:
 def _sizes(events: Events) -> Places:
     """Return the bytes of each copy, `NO_SIZE` if unknown."""
     inverse, words = events.words("memcpy_details")
-    sizes = [int(size[1]) if (size := SIZE.search(word)) else NO_SIZE for word in words]
-    return np.array([*sizes, NO_SIZE], np.int64)[inverse]  # without details, `inverse` is -1
+    sizes_bytes = [int(match[1]) if (match := SIZE.search(word)) else NO_SIZE for word in words]
+    return np.array([*sizes_bytes, NO_SIZE], np.int64)[inverse]  # without details, `inverse` is -1
 
 
-def _kernels(events: Events, plane: Plane, programs: Programs, sheets: OperationTable) -> Places:
+def _kernels(events: Events, plane: Plane, programs: Programs, table: OperationTable) -> Places:
     """Return the operation of each kernel, by the instruction or node for which it ran."""
     instructions, of_instruction = _instruction_of(events)
     paths, words = events.words("tf_op")
@@ -355,9 +355,9 @@ def _kernels(events: Events, plane: Plane, programs: Programs, sheets: Operation
         origin = program = ""
         if (instruction := instructions[index]) is not None:
             _, op, origin, program = programs.instruction(*instruction)
-        elif path != UNTOLD and (node := NODE.match(words[path])):
-            origin, op = node[1], node[2]
-        numbers.append(sheets.what(ProgramOperation(name, copy_of(name) or op, origin, program)))
+        elif path != UNTOLD and (match := NODE.match(words[path])):
+            origin, op = match[1], match[2]
+        numbers.append(table.what(ProgramOperation(name, copy_of(name) or op, origin, program)))
     return np.array(numbers, np.int64)[inverse]
 
 
@@ -377,13 +377,14 @@ def _instruction_of(events: Events) -> tuple[list[tuple[str, str, int | None] | 
 
 def _distinct(*columns: Places) -> tuple[list[tuple[int, ...]], Places]:
     """Return the distinct rows of these columns, and the index of each row among them."""
-    parts = [np.unique(column, return_inverse=True) for column in columns]
-    shape = tuple(max(1, values.size) for values, _ in parts)
+    unique_columns = [np.unique(column, return_inverse=True) for column in columns]
+    shape = tuple(max(1, values.size) for values, _ in unique_columns)
     codes, inverse = np.unique(
-        np.ravel_multi_index(tuple(column_codes for _, column_codes in parts), shape), return_inverse=True
+        np.ravel_multi_index(tuple(column_codes for _, column_codes in unique_columns), shape), return_inverse=True
     )
     rows = [
-        values[indices].tolist() for (values, _), indices in zip(parts, np.unravel_index(codes, shape), strict=True)
+        values[indices].tolist()
+        for (values, _), indices in zip(unique_columns, np.unravel_index(codes, shape), strict=True)
     ]
     return list(zip(*rows, strict=True)), inverse
 
@@ -397,14 +398,16 @@ class Instruction(NamedTuple):
 
 def program_instructions(data: memoryview) -> dict[str, Instruction]:
     """Return the instructions of all computations of a program by name. Raises `IndexError` or `ValueError`."""
-    by_name: dict[str, Instruction] = {}
+    instruction_by_name: dict[str, Instruction] = {}
     for key, module in fields(data):
         if key != 1:
             continue
         for inner, computation in fields(piece(module)):
             if inner == 3:
-                by_name |= dict(_instruction(piece(entry)) for name, entry in fields(piece(computation)) if name == 2)
-    return by_name
+                instruction_by_name |= dict(
+                    _instruction(piece(entry)) for name, entry in fields(piece(computation)) if name == 2
+                )
+    return instruction_by_name
 
 
 def _instruction(data: memoryview) -> tuple[str, Instruction]:

@@ -125,13 +125,13 @@ def _tracks(
     places[apart_rows] = places.max(initial=0) + 1 + _follow(worked, groups, apart_rows)
     width = int(places.max(initial=0)) + 1
     distinct, first_indices, inverse = np.unique(groups * width + places, return_index=True, return_inverse=True)
-    lanes = Counter((track.worker, track.kind) for track in taken_tracks)
+    lane_counts = Counter((track.worker, track.kind) for track in taken_tracks)
     tracks: dict[int, Track] = {}
     for index in np.argsort(first_indices).tolist():
         device, kind = divmod(int(distinct[index]) // width, len(KINDS))
         group = first_worker + int(devices[device]), KINDS[kind]
-        tracks[index] = Track(*group, lanes[group])
-        lanes[group] += 1
+        tracks[index] = Track(*group, lane_counts[group])
+        lane_counts[group] += 1
     return inverse, [tracks[index] for index in range(len(tracks))]
 
 
@@ -154,9 +154,11 @@ def _follow(worked: OperationColumns, groups: Places, positions: Places) -> Plac
     for group, start_ns, end_ns in zip(
         groups[positions].tolist(), worked.start_ns[positions].tolist(), worked.end_ns[positions].tolist(), strict=True
     ):
-        free = free_ns.setdefault(group, [])
-        number = next((number for number, free_from_ns in enumerate(free) if free_from_ns <= start_ns), len(free))
-        free[number : number + 1] = [end_ns]
+        lane_ends_ns = free_ns.setdefault(group, [])
+        number = next(
+            (number for number, free_from_ns in enumerate(lane_ends_ns) if free_from_ns <= start_ns), len(lane_ends_ns)
+        )
+        lane_ends_ns[number : number + 1] = [end_ns]
         numbers.append(number)
     return np.array(numbers, np.int64)
 

@@ -99,8 +99,8 @@ class Plane:
                 item, offset = varint(data, offset + 1)
                 value = self.stat_names.get(item, "") if key == NAMED else signed(item) if key == SIGNED else item
             elif key in (TEXT, BYTES):
-                size, begin = varint(data, offset + 1)
-                offset = begin + size
+                piece_bytes, begin = varint(data, offset + 1)
+                offset = begin + piece_bytes
                 value = text(data[begin:offset]) if key == TEXT else data[begin:offset]
             elif key == REAL:
                 value, offset = real(data[offset + 1 : offset + 9]), offset + 9
@@ -318,7 +318,7 @@ def _pieces(data: bytes) -> tuple[Places, Places, list[tuple[int, int]]]:
     An inlined `wire.fields`: the position of an event is known only from the previous one.
     """
     begins, ends, others = array("q"), array("q"), []
-    begun, ended = begins.append, ends.append
+    add_begin, add_end = begins.append, ends.append
     offset, end = 0, len(data)
     while offset < end:
         if data[offset] != EVENT:
@@ -328,9 +328,9 @@ def _pieces(data: bytes) -> tuple[Places, Places, list[tuple[int, int]]]:
         offset += 2
         if size > 127:
             size, offset = varint(data, offset - 1)
-        begun(offset)
+        add_begin(offset)
         offset += size
-        ended(offset)
+        add_end(offset)
     if offset > end:
         raise Malformed("a message is truncated")
     return np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64), others
@@ -405,8 +405,8 @@ def event_fields(data: Bytes, begins: Places, ends: Places) -> Iterator[Fields]:
 
 def _values(data: Bytes, offsets: Places, kind: NDArray[np.uint8], end: Places) -> tuple[Numbers, Places]:
     """Return the values of fields of several kinds, and the positions after them."""
-    if unknown := set(np.flatnonzero(np.bincount(kind)).tolist()) - KINDS:
-        raise Malformed(f"a message has a field of unknown kind {min(unknown)}")
+    if unknown_kinds := set(np.flatnonzero(np.bincount(kind)).tolist()) - KINDS:
+        raise Malformed(f"a message has a field of unknown kind {min(unknown_kinds)}")
     value, next_offsets = np.zeros(offsets.size, np.uint64), offsets.copy()
     variable = np.flatnonzero((kind == 0) | (kind == PIECE))
     value[variable], next_offsets[variable] = varints(data, offsets[variable])
@@ -417,10 +417,10 @@ def _values(data: Bytes, offsets: Places, kind: NDArray[np.uint8], end: Places) 
     length = value[pieces].astype(np.int64)
     value[pieces] = next_offsets[pieces].astype(np.uint64)
     next_offsets[pieces] += length
-    for fixed_kind, size in FIXED_BYTES.items():
+    for fixed_kind, size_bytes in FIXED_BYTES.items():
         fixed = np.flatnonzero(kind == fixed_kind)
         value[fixed] = offsets[fixed].astype(np.uint64)
-        next_offsets[fixed] = offsets[fixed] + size
+        next_offsets[fixed] = offsets[fixed] + size_bytes
     return value, next_offsets
 
 

@@ -142,8 +142,8 @@ class Adapter(BackendAdapter):
 
     def compute_capability(self) -> tuple[int, int] | None:
         gpus = tf.config.list_physical_devices("GPU")
-        stated = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability") if gpus else None
-        return None if stated is None else (int(stated[0]), int(stated[1]))
+        capability = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability") if gpus else None
+        return None if capability is None else (int(capability[0]), int(capability[1]))
 
     def process_options(self) -> dict[str, object]:
         return {

@@ -35,7 +35,9 @@ def resident_dataset(batches: Sequence[Batch], device: str) -> Callable[[Any], A
     The data set that is passed decides the number of batches: its iterator cycles through the resident batches, one for
     each of its elements. A data set that a workload derives from it (`map`, `take`) is not resident.
     """
-    arrays = [_stored(parts, device) for parts in zip(*map(tf.nest.flatten, batches), strict=True)]
+    arrays = [
+        _stored(component_arrays, device) for component_arrays in zip(*map(tf.nest.flatten, batches), strict=True)
+    ]
     structure = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), batches[0])
     count = len(batches)
 
@@ -95,14 +97,14 @@ class ResidentIterator(tf.data.Iterator):  # type: ignore[misc]
             begin = tf.reshape(number, [1])
             end, strides = begin + 1, tf.ones_like(begin)
         with tf.device(self._device):
-            parts = [
+            row_tensors = [
                 tf.raw_ops.StridedSlice(input=array, begin=begin, end=end, strides=strides, shrink_axis_mask=1)
                 for array in self.arrays
             ]
             specs = tf.nest.flatten(self._structure)
             typed = [
-                part if part.dtype == spec.dtype else tf.bitcast(part, spec.dtype)
-                for part, spec in zip(parts, specs, strict=True)
+                row_tensor if row_tensor.dtype == spec.dtype else tf.bitcast(row_tensor, spec.dtype)
+                for row_tensor, spec in zip(row_tensors, specs, strict=True)
             ]
         batch: Batch = tf.nest.pack_sequence_as(self._structure, typed)
         return batch
@@ -184,9 +186,9 @@ class ResidentIteratorSpec(tf.TypeSpec):  # type: ignore[misc]
         return (*self._parts, self._structure, self._device)
 
 
-def _stored(parts: Sequence[Any], device: str) -> Any:
+def _stored(component_arrays: Sequence[Any], device: str) -> Any:
     """Return one array of all rows in the device's memory."""
-    stacked = np.stack([np.asarray(part) for part in parts])
+    stacked = np.stack([np.asarray(array) for array in component_arrays])
     bits = stacked.view(np.float32) if stacked.dtype == np.int32 else stacked
     with tf.device(device):
         return tf.constant(bits)

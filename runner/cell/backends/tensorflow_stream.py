@@ -37,9 +37,9 @@ class DatasetStream:
         if request.timers is not None:
             request.timers.watch(request.source)
         adapter = get_data_adapter(request.source)
-        one_pass, self.prefetched = _without_tuned_prefetch(adapter.get_tf_dataset())
+        pass_dataset, self.prefetched = _without_tuned_prefetch(adapter.get_tf_dataset())
         self.taken = 0
-        self._dataset = _endless(adapter, one_pass)
+        self._dataset = _endless(adapter, pass_dataset)
         if request.drops_partial:
             self._dataset = _full(self._dataset, request.batch_size)
         if self.prefetched:
@@ -80,8 +80,8 @@ def _without_tuned_prefetch(dataset: Any) -> tuple[Any, int]:
 
 def _adds_prefetch(options: Any) -> bool:
     """Return whether these options, by default, let tf.data add `prefetch(AUTOTUNE)` at the end of a data set."""
-    added = options.experimental_optimization
-    choices = (options.autotune.enabled, added.inject_prefetch, added.apply_default_optimizations)
+    optimization = options.experimental_optimization
+    choices = (options.autotune.enabled, optimization.inject_prefetch, optimization.apply_default_optimizations)
     return not any(choice is False for choice in choices)
 
 

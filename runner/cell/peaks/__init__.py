@@ -102,12 +102,13 @@ def plan_arrays(memory: DeviceMemory) -> ArrayPlan:
     array_bytes = max(LEAST_ARRAY_BYTES, L2_CACHES_PER_ARRAY * (memory.l2_bytes or DEFAULT_L2_BYTES))
     if memory.free_bytes is None:
         return ArrayPlan(_whole_elements(array_bytes))
-    allowed = _whole_elements(int(memory.free_bytes * MEMORY_SHARE / ARRAYS))
-    if allowed >= array_bytes:
+    allowed_bytes = _whole_elements(int(memory.free_bytes * MEMORY_SHARE / ARRAYS))
+    if allowed_bytes >= array_bytes:
         return ArrayPlan(_whole_elements(array_bytes))
     return ArrayPlan(
-        allowed,
-        f"arrays of {bytes_text(allowed)} instead of {bytes_text(array_bytes)}, since {bytes_text(memory.free_bytes)} "
+        allowed_bytes,
+        f"arrays of {bytes_text(allowed_bytes)} instead of {bytes_text(array_bytes)}, since "
+        f"{bytes_text(memory.free_bytes)} "
         "of the device's memory were free: caches may raise the figure; end other processes on the device and measure "
         "again",
     )
@@ -115,15 +116,15 @@ def plan_arrays(memory: DeviceMemory) -> ArrayPlan:
 
 def calls_per_stretch(time_stretch: Callable[[int], float]) -> int:
     """Return how many calls last `LEAST_STRETCH_S`; `time_stretch` times a number of calls."""
-    calls = 1
-    while calls < MOST_CALLS_PER_STRETCH:
-        spent_s = time_stretch(calls)
+    call_count = 1
+    while call_count < MOST_CALLS_PER_STRETCH:
+        spent_s = time_stretch(call_count)
         if spent_s >= LEAST_STRETCH_S:
-            return calls
+            return call_count
         # At most tenfold: the first calls may be too short for the clock, or long because they load code.
-        needed_calls = math.ceil(calls * LEAST_STRETCH_S / spent_s * MARGIN) if spent_s > 0 else 10 * calls
-        calls = min(max(needed_calls, calls + 1), 10 * calls, MOST_CALLS_PER_STRETCH)
-    return calls
+        needed_calls = math.ceil(call_count * LEAST_STRETCH_S / spent_s * MARGIN) if spent_s > 0 else 10 * call_count
+        call_count = min(max(needed_calls, call_count + 1), 10 * call_count, MOST_CALLS_PER_STRETCH)
+    return call_count
 
 
 def _whole_elements(size: int) -> int:

@@ -32,8 +32,8 @@ def answer(order: PeakOrder) -> PeakAnswer:
                 peak_answer.streams.append(stream(bench, order, name))
             else:
                 peak_answer.gemms.extend(gemms(bench, order, name))
-        except NotTimeable as refused:
-            peak_answer.refused[name] = str(refused)
+        except NotTimeable as refusal:
+            peak_answer.refused[name] = str(refusal)
         except Exception as error:  # noqa: BLE001 - any error of a backend: this figure alone is missing
             traceback.print_exc()
             peak_answer.refused[name] = f"{type(error).__name__}: {error}"[:300]
@@ -41,18 +41,18 @@ def answer(order: PeakOrder) -> PeakAnswer:
 
 
 def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
-    empty = PeakAnswer([], [], {}, {"numpy": importlib.metadata.version("numpy")}, None, cache_bytes())
+    empty_answer = PeakAnswer([], [], {}, {"numpy": importlib.metadata.version("numpy")}, None, cache_bytes())
     settings = order.settings
     if settings.backend == HOST:
         from keras_matrix.runner.cell.peaks.numpy import Bench as HostBench
 
-        return HostBench(), empty
+        return HostBench(), empty_answer
     from keras_matrix.runner.cell import backends, peaks
 
     adapter = backends.load(settings.backend)
     adapter.configure(settings, None)
     proof = adapter.proof()
-    peak_answer = replace(empty, versions={**empty.versions, **adapter.versions()}, device=proof)
+    peak_answer = replace(empty_answer, versions={**empty_answer.versions, **adapter.versions()}, device=proof)
     if proof.platform != settings.device:
         peak_answer.refused["device"] = f"{settings.device} was requested, but tensors are placed on {proof.name}"
         return None, peak_answer

@@ -37,14 +37,14 @@ class Bench(peaks.Bench):
         with jax.default_matmul_precision(PRODUCTS.get(precision, "default")):
             product = jax.jit(jnp.matmul).lower(left, right).compile()
 
-        pending: list[Any] = []
+        pending_products: list[Any] = []
 
         def start() -> None:
-            pending[:] = [product(left, right)]
+            pending_products[:] = [product(left, right)]
 
         def finish() -> None:
-            jax.block_until_ready(pending)
-            pending.clear()  # before the next call, which then reuses this memory
+            jax.block_until_ready(pending_products)
+            pending_products.clear()  # before the next call, which then reuses this memory
 
         return TimedOperation(start, finish)
 

@@ -43,10 +43,12 @@ class Bench(peaks.Bench):
     def _over_parts(self, kernel: Callable[[Floats, Floats, Floats], None], elements: int) -> TimedOperation:
         share = -(-elements // self._threads)
         # Each thread allocates its own part: on NUMA machines a page is on the node that first writes it.
-        parts = list(self._pool.map(_arrays, [min(share, elements - k * share) for k in range(self._threads)]))
+        arrays_by_thread = list(
+            self._pool.map(_arrays, [min(share, elements - k * share) for k in range(self._threads)])
+        )
 
         def call() -> None:
-            for _ in self._pool.map(lambda part: kernel(*part), parts):
+            for _ in self._pool.map(lambda thread_arrays: kernel(*thread_arrays), arrays_by_thread):
                 pass
 
         return TimedOperation(call)

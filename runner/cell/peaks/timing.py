@@ -67,19 +67,19 @@ def stream(bench: Bench, order: PeakOrder, kernel: str, clock: Clock = monotonic
 def rates(call: TimedOperation, amount: int, order: PeakOrder, clock: Clock = monotonic) -> Timed:
     """Return `amount` per second for single calls, on an accelerator for stretches, after a discarded call."""
 
-    def time_stretch(calls: int) -> float:
+    def time_stretch(call_count: int) -> float:
         start_s = clock()
-        for _ in range(calls):
+        for _ in range(call_count):
             call.start()
         call.finish()
         return clock() - start_s
 
     time_stretch(1)
-    calls = 1 if order.settings.device == "cpu" else calls_per_stretch(time_stretch)
+    call_count = 1 if order.settings.device == "cpu" else calls_per_stretch(time_stretch)
     call_rates: list[float] = []
     begun_s = clock()
     while _continues(len(call_rates), clock() - begun_s, order):
-        call_rates.append(calls * amount / time_stretch(calls))
+        call_rates.append(call_count * amount / time_stretch(call_count))
     return Timed(call_rates, 1)
 
 
@@ -88,24 +88,24 @@ def array_plan(bench: Bench, order: PeakOrder) -> ArrayPlan | None:
     if order.array_bytes or order.settings.device == "cpu":
         return None
     memory = bench.memory()
-    free_sizes = [size for size in (memory.free_bytes, order.device_free_bytes) if size is not None]
+    free_sizes = [free_bytes for free_bytes in (memory.free_bytes, order.device_free_bytes) if free_bytes is not None]
     return plan_arrays(DeviceMemory(min(free_sizes, default=None), memory.l2_bytes))
 
 
-def _continues(calls: int, spent_s: float, order: PeakOrder) -> bool:
-    if calls == 0:
+def _continues(call_count: int, spent_s: float, order: PeakOrder) -> bool:
+    if call_count == 0:
         return True
-    if calls >= MOST_CALLS or spent_s >= PATIENCE * order.window_s:
+    if call_count >= MOST_CALLS or spent_s >= PATIENCE * order.window_s:
         return False
-    return calls < order.least_calls or spent_s < order.window_s
+    return call_count < order.least_calls or spent_s < order.window_s
 
 
 def default_array_bytes() -> int:
     """Return the size that STREAM requires, within the limits of the memory."""
     array_bytes = max(LEAST_ARRAY_BYTES, CACHES_PER_ARRAY * (cache_bytes() or 0))
-    free = free_memory_bytes()
-    allowed = MOST_ARRAY_BYTES if free is None else int(free * MEMORY_SHARE)
-    return min(array_bytes, allowed, MOST_ARRAY_BYTES) // FLOAT64_BYTES * FLOAT64_BYTES
+    free_bytes = free_memory_bytes()
+    allowed_bytes = MOST_ARRAY_BYTES if free_bytes is None else int(free_bytes * MEMORY_SHARE)
+    return min(array_bytes, allowed_bytes, MOST_ARRAY_BYTES) // FLOAT64_BYTES * FLOAT64_BYTES
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
@@ -113,12 +113,12 @@ def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
     sizes_by_level: dict[int, dict[str, int]] = {}
     for index in root.glob("cpu[0-9]*/cache/index[0-9]*"):
         try:
-            level, kind, shared, size = (
+            level, kind, cpus_text, size_text = (
                 (index / name).read_text(encoding="ascii").strip()
                 for name in ("level", "type", "shared_cpu_list", "size")
             )
         except OSError:
             continue
-        if kind != "Instruction" and size.endswith("K"):
-            sizes_by_level.setdefault(int(level), {})[shared] = int(size[:-1]) << 10
+        if kind != "Instruction" and size_text.endswith("K"):
+            sizes_by_level.setdefault(int(level), {})[cpus_text] = int(size_text[:-1]) << 10
     return sum(sizes_by_level[max(sizes_by_level)].values()) if sizes_by_level else None

@@ -90,8 +90,8 @@ class ProcessTree:
         )
         for _ in range(round(IDLE_LIMIT_S / IDLE_S)):
             pause(IDLE_S)
-            now = self.snapshot()
-            used, previous_snapshot = used_between(previous_snapshot, now), now
+            snapshot = self.snapshot()
+            used, previous_snapshot = used_between(previous_snapshot, snapshot), snapshot
             rests = (used.cpu_time_s or 0.0) < IDLE_CPU_SHARE * IDLE_S and (used.file_read_bytes or 0) < IDLE_BYTES
             quiet = quiet + 1 if rests else 0
             if quiet >= quiet_rounds:
@@ -140,8 +140,11 @@ def used_between(before: TreeCounters, after: TreeCounters) -> Used:
     def grown(name: str) -> int | None:
         if not is_known:
             return None
-        pairs = [(before.reads.get(pid, zero), now) for pid, now in after.reads.items()]
-        return sum(int(getattr(now, name)) - int(getattr(then, name)) for then, now in pairs)
+        pairs = [(before.reads.get(pid, zero), counts_after) for pid, counts_after in after.reads.items()]
+        return sum(
+            int(getattr(counts_after, name)) - int(getattr(counts_before, name))
+            for counts_before, counts_after in pairs
+        )
 
     cpu_known = before.cpu_time_s is not None and after.cpu_time_s is not None
     devices_known = before.device_reads is not None and after.device_reads is not None
@@ -154,10 +157,12 @@ def used_between(before: TreeCounters, after: TreeCounters) -> Used:
     )
 
 
-def total(parts: Iterable[float | None]) -> float | None:
+def total(figures: Iterable[float | None]) -> float | None:
     """Return the sum; None if a part is not known, or without parts."""
-    listed = list(parts)
-    return None if not listed or None in listed else sum(part for part in listed if part is not None)
+    all_figures = list(figures)
+    return (
+        None if not all_figures or None in all_figures else sum(figure for figure in all_figures if figure is not None)
+    )
 
 
 def _statistics_path(files: Sequence[Path]) -> str | None:
@@ -207,8 +212,8 @@ class PageCache:
     @property
     def resident_share(self) -> float | None:
         """The share of the files in the cache when epochs began, the highest one; None if one cannot be read."""
-        shares = [share for share in self.resident_shares if share is not None]
-        return max(shares, default=None) if len(shares) == len(self.resident_shares) else None
+        known_shares = [share for share in self.resident_shares if share is not None]
+        return max(known_shares, default=None) if len(known_shares) == len(self.resident_shares) else None
 
     @property
     def cold_meaning(self) -> str | None:

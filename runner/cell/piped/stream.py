@@ -26,8 +26,8 @@ class PythonStream:
     again in the next one.
     """
 
-    def __init__(self, request: StreamRequest, one_pass: Callable[[Any], Iterable[Any]], lookahead: int = 0) -> None:
-        self._request, self._one_pass = request, one_pass
+    def __init__(self, request: StreamRequest, begin_pass: Callable[[Any], Iterable[Any]], lookahead: int = 0) -> None:
+        self._request, self._one_pass = request, begin_pass
         if request.timers is not None:
             request.timers.watch(request.source)
         self._adapter = get_data_adapter(request.source)
@@ -73,11 +73,11 @@ class PythonStream:
         request, adapter = self._request, self._adapter
         while True:
             adapter.on_epoch_begin()
-            one_pass = iter(self._one_pass(adapter))
+            batches = iter(self._one_pass(adapter))
             if request.timers is not None:
-                request.timers.watch_pass(adapter, one_pass)
+                request.timers.watch_pass(adapter, batches)
             full = 0
-            for batch in one_pass:
+            for batch in batches:
                 if not request.drops_partial or leading_dimension(batch) == request.batch_size:
                     full += 1
                     yield batch

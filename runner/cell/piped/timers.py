@@ -143,11 +143,12 @@ def hundredths(epochs: Sequence[Sequence[int]]) -> list[float]:
 
     Epochs of fewer steps repeat the value of a step.
     """
-    measured = [values for values in epochs if values]
-    if not measured:
+    measured_epochs = [values for values in epochs if values]
+    if not measured_epochs:
         return []
     return [
-        float(np.mean([part for values in measured for part in _part(values, index)])) for index in range(HUNDREDTHS)
+        float(np.mean([value for values in measured_epochs for value in _part(values, index)]))
+        for index in range(HUNDREDTHS)
     ]
 
 

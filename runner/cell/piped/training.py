@@ -60,8 +60,8 @@ class EpochsInput:
 class PipedTraining(Training):
     """Epochs of `fit` whose batches come from the workload's input pipeline."""
 
-    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
-        super().__init__(workload, adapter, job, measured)
+    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured_epochs: MeasuredEpochs) -> None:
+        super().__init__(workload, adapter, job, measured_epochs)
         assert workload.pipeline is not None
         self._pipeline: InputPipeline = workload.pipeline
         self.epochs_input = EpochsInput()

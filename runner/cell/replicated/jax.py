@@ -34,9 +34,9 @@ class LastAxis(keras.distribution.ModelParallel):  # type: ignore[misc]
 
     def get_variable_layout(self, variable: Any) -> Any:
         """Return the layout of a variable: that of the layout map, or by its shape."""
-        size = self.device_mesh.shape[self.device_mesh.axis_names.index(MODEL)]
+        axis_length = self.device_mesh.shape[self.device_mesh.axis_names.index(MODEL)]
         shape = tuple(variable.shape)
-        if shape and shape[-1] % size == 0 and self._layout_map[variable.path] is None:
+        if shape and shape[-1] % axis_length == 0 and self._layout_map[variable.path] is None:
             self._layout_map[variable.path] = (*[None] * (len(shape) - 1), MODEL)
         return super().get_variable_layout(variable)
 
@@ -95,7 +95,7 @@ class Group(DeviceGroup):
         updates = (
             {shard.device: int(shard.data) for shard in counter.value.addressable_shards} if counter is not None else {}
         )
-        samples = int(keras.ops.convert_to_numpy(model._loss_tracker.count))
+        sample_count = int(keras.ops.convert_to_numpy(model._loss_tracker.count))
         is_data = self.settings.distribution == DATA
         return Replicas(
             method=f"keras.distribution.{'DataParallel' if is_data else 'ModelParallel'}",
@@ -105,7 +105,7 @@ class Group(DeviceGroup):
                     str(device),
                     count,
                     updates.get(device),
-                    samples * count // self.settings.batch_size,
+                    sample_count * count // self.settings.batch_size,
                     peak_device_memory_bytes=(device.memory_stats() or {}).get("peak_bytes_in_use"),
                 )
                 for device, count in sorted(rows.items(), key=lambda item: item[0].id)

@@ -85,9 +85,11 @@ class Group(DeviceGroup):
 
         A data set of global batches would be cut into rows at every step.
         """
-        size = self.settings.devices
+        device_count = self.settings.devices
         with tf.device("/device:CPU:0"):
-            endless = repeated([rows_of(batch, rank, size) for batch in batches for rank in range(size)])
+            endless = repeated(
+                [rows_of(batch, rank, device_count) for batch in batches for rank in range(device_count)]
+            )
         return self._strategy.distribute_datasets_from_function(lambda context: endless)
 
     def replicas(self, model: Any, batch: Batch) -> Replicas:
@@ -121,9 +123,9 @@ class Group(DeviceGroup):
         )
 
     def communication(self, run: Callable[[int], None], steps: int, epochs: int) -> Communication | None:
-        size = self.settings.devices
+        device_count = self.settings.devices
         return by_profiling(
-            lambda work: tensorflow_collectives_s(seen_by("tensorflow", work), size), run, steps, epochs
+            lambda work: tensorflow_collectives_s(seen_by("tensorflow", work), device_count), run, steps, epochs
         )
 
     def _of_each(self, variable: Any) -> list[int]:

@@ -119,11 +119,11 @@ class Group(DeviceGroup):
 
     def feeder(self, batches: Sequence[Batch], undivided: Undivided) -> Feeder:
         check_divisible(self.settings, batches)
-        size, self._feeds = self.settings.devices, self._feeds + 1
+        device_count, self._feeds = self.settings.devices, self._feeds + 1
         number = self._feeds
         for rank, pipe in enumerate(self._pipes, 1):
-            self._send(pipe, ("feed", number, [rows_of(batch, rank, size) for batch in batches]))
-        inner = undivided([rows_of(batch, 0, size) for batch in batches])
+            self._send(pipe, ("feed", number, [rows_of(batch, rank, device_count) for batch in batches]))
+        inner = undivided([rows_of(batch, 0, device_count) for batch in batches])
 
         def feed(needed_batches: int) -> Any:
             self._fed = number
@@ -227,8 +227,8 @@ class Group(DeviceGroup):
     def _failure(self) -> ReplicaFailed | None:
         """Return why a replica has failed, None if none did."""
         until_s = perf_counter() + LAST_WORDS_S
-        waiting: list[Any] = [*self._pipes, *(process.sentinel for process in self._processes)]
-        while (left_s := until_s - perf_counter()) > 0 and multiprocessing.connection.wait(waiting, left_s):
+        sources: list[Any] = [*self._pipes, *(process.sentinel for process in self._processes)]
+        while (left_s := until_s - perf_counter()) > 0 and multiprocessing.connection.wait(sources, left_s):
             for rank, (pipe, process) in enumerate(zip(self._pipes, self._processes, strict=True), 1):
                 try:
                     message = pipe.recv() if pipe.poll() else None

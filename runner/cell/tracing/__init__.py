@@ -59,11 +59,11 @@ class TraceSubject(Protocol):
         """Run the requested epochs and write the profiler's files. Raises any error of the profiler."""
 
 
-def with_trace(job: Job, trace: Trace, result: CellResult, subject: TraceSubject) -> CellResult:
+def with_trace(job: Job, trace: Trace, result: CellResult, trace_subject: TraceSubject) -> CellResult:
     """Trace; return the result with the trace's outcome."""
     traced = Traced(trace.all_steps)
     try:
-        size_bytes = _trace(job, trace, subject)
+        size_bytes = _trace(job, trace, trace_subject)
         return replace(result, trace=replace(traced, folder=job.traced_path.name, native_bytes=size_bytes))
     except Exception as error:  # noqa: BLE001 - a profiler may raise anything, and the figures remain valid
         traceback.print_exc()
@@ -71,12 +71,12 @@ def with_trace(job: Job, trace: Trace, result: CellResult, subject: TraceSubject
         return replace(result, trace=replace(traced, problem=in_a_line(error)[:WORDS_CHARACTERS]))
 
 
-def _trace(job: Job, trace: Trace, subject: TraceSubject) -> int:
+def _trace(job: Job, trace: Trace, trace_subject: TraceSubject) -> int:
     """Write the trace into the job's folder; return the size of the backend's own files."""
     native_folder = job.traced_path / NATIVE_NAME
     native_folder.mkdir(parents=True)
-    subject.traced(TraceOrder(str(native_folder), trace.epochs, trace.steps))
-    names = subject.names()
+    trace_subject.traced(TraceOrder(str(native_folder), trace.epochs, trace.steps))
+    names = trace_subject.names()
     (native_folder / NAMES_NAME).write_text(dumps(names), encoding="utf-8")
     files = conversion.files_in(native_folder)
     head = conversion.make(files, job.traced_path / TRACE_NAME, job.settings.backend, names)
@@ -126,14 +126,14 @@ class TracedWorkload:
         """Run the epochs up to the last requested one, and record the requested ones."""
         profiler = self._profiler
         recording = EpochProfiling(profiler, order)
-        with ExitStack() as marks:
-            marks.callback(recording.end)
+        with ExitStack() as stack:
+            stack.callback(recording.end)
             if self._named(profiler):
-                self._name(marks, profiler)
+                self._name(stack, profiler)
             if profiler.marks_name_layers:
                 self._trace_again(profiler)
             step_method = "predict_on_batch" if self._settings.phase == "predict" else "train_function"
-            marks.enter_context(_wrapped(self._work.model, step_method, recording.numbered))
+            stack.enter_context(_wrapped(self._work.model, step_method, recording.numbered))
             stretch = Stretch(order.steps * self._work.steps_a_call, max(order.epochs), before=recording.before)
             self._work.again(stretch, partial(_marked_input, profiler))
         facts = GraphFacts(profiler.graph(), recording.page_faults_per_step)
@@ -143,12 +143,12 @@ class TracedWorkload:
         """Return whether layers are named as they are called: not within compiled steps of an eager backend."""
         return profiler.scope(PHASE) is not None and not (profiler.steps_are_python and self._work.model.jit_compile)
 
-    def _name(self, marks: ExitStack, profiler: Profiler) -> None:
+    def _name(self, stack: ExitStack, profiler: Profiler) -> None:
         model = self._work.model
-        marks.enter_context(_wrapped(keras.layers.Layer, "__call__", partial(_layers, profiler, model)))
-        marks.enter_context(_wrapped(model, "compute_loss", partial(_loss, profiler)))
+        stack.enter_context(_wrapped(keras.layers.Layer, "__call__", partial(_layers, profiler, model)))
+        stack.enter_context(_wrapped(model, "compute_loss", partial(_loss, profiler)))
         if model.optimizer is not None:
-            marks.enter_context(_wrapped(model.optimizer, "apply", partial(_scoped, profiler, Phase.UPDATE)))
+            stack.enter_context(_wrapped(model.optimizer, "apply", partial(_scoped, profiler, Phase.UPDATE)))
 
     def _trace_again(self, profiler: Profiler) -> None:
         """Let Keras trace the step again, with its scopes; two steps are enough."""

@@ -61,9 +61,9 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare and show. Returns the exit code."""
     check_pages(args.markdown, args.out)
-    compared = findings(sides_of(args), rule_of(args.threshold), to_decide=False)
-    show(compared, args.threshold, args.markdown, args.out, as_json=args.json)
-    return 0 if any(comparison.ratio for comparison in compared.comparisons) and not compared.incomplete else 1
+    comparison = findings(sides_of(args), rule_of(args.threshold), to_decide=False)
+    show(comparison, args.threshold, args.markdown, args.out, as_json=args.json)
+    return 0 if any(comparison.ratio for comparison in comparison.comparisons) and not comparison.incomplete else 1
 
 
 def sides_of(args: argparse.Namespace) -> Sides:
@@ -81,9 +81,9 @@ def check_pages(markdown: Path | None, page: Path | None) -> None:
         raise UsageError(f"--out: must end in .html, got {str(page)!r}")
 
 
-def show(compared: Versus, threshold: float, markdown: Path | None, page: Path | None, *, as_json: bool) -> None:
+def show(comparison: Versus, threshold: float, markdown: Path | None, page: Path | None, *, as_json: bool) -> None:
     """Print the findings, and write the requested pages."""
-    view = comparison_view(compared, threshold, title_defaults())
+    view = comparison_view(comparison, threshold, title_defaults())
     print(texts.as_json(view) if as_json else texts.text(view), flush=True)
     if markdown:
         markdown.write_text(texts.markdown(view), encoding="utf-8")

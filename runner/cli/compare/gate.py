@@ -37,6 +37,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare, show, and return the verdict as an exit code."""
     compare.check_pages(args.markdown, args.out)
-    compared = findings(compare.sides_of(args), rule_of(args.threshold, args.also), to_decide=True)
-    compare.show(compared, args.threshold, args.markdown, args.out, as_json=args.json)
-    return exit_codes.VERDICTS["gate"][compared.outcome] or int(compared.incomplete)
+    comparison = findings(compare.sides_of(args), rule_of(args.threshold, args.also), to_decide=True)
+    compare.show(comparison, args.threshold, args.markdown, args.out, as_json=args.json)
+    return exit_codes.VERDICTS["gate"][comparison.outcome] or int(comparison.incomplete)

@@ -156,11 +156,11 @@ def _notes(record: ParityRecord) -> list[str]:
     for pair in record.pairs:
         name = f"* {record.workload}, {' - '.join(pair.backends)}"
         for finding in pair.findings:
-            none = "constants that differ" if finding.figure == "initial" else "not finite"
-            value = none if finding.value is None else f"{finding.value:.1e}, limit {finding.limit:.0e}"
+            none_text = "constants that differ" if finding.figure == "initial" else "not finite"
+            value = none_text if finding.value is None else f"{finding.value:.1e}, limit {finding.limit:.0e}"
             place_text = f" at {finding.at}" if finding.at else ""
-            why = f": {finding.explanation}" if finding.explanation else ""
-            lines.append(f"{name}: {finding.precision} {finding.figure} {value}{place_text}{why}")
+            reason_text = f": {finding.explanation}" if finding.explanation else ""
+            lines.append(f"{name}: {finding.precision} {finding.figure} {value}{place_text}{reason_text}")
         if pair.located:
             lines.append(f"{name}: they deviate first at {pair.located}")
     for process, reason in record.failures.items():
@@ -208,8 +208,14 @@ def devices_table(proofs: Sequence[ReplicaProof], devices: int) -> list[str]:
             notes += _device_notes(f"{proof.workload}, {backend}", backend_proof)
         for backend in (*proof.failures, *proof.unsupported):
             notes.append(f"  {proof.workload}, {backend}: {device_verdict(proof, backend)}")
-    head = f"{devices} devices against one: relative differences, 0 is equal"
-    return [head, "", *columns(rows, right=frozenset(range(2, 6))), *([""] if notes else []), *map(printable, notes)]
+    head_text = f"{devices} devices against one: relative differences, 0 is equal"
+    return [
+        head_text,
+        "",
+        *columns(rows, right=frozenset(range(2, 6))),
+        *([""] if notes else []),
+        *map(printable, notes),
+    ]
 
 
 def _device_notes(name: str, backend_proof: BackendProof) -> list[str]:

@@ -79,11 +79,13 @@ def run(args: argparse.Namespace) -> int:
     return exit_codes.VERDICTS["reproduce"][reproduction.verdict]
 
 
-def lines(reproduction: Reproduction, figure: Figure, stored: Sequence[Record], new: Sequence[Record]) -> list[str]:
+def lines(
+    reproduction: Reproduction, figure: Figure, stored_records: Sequence[Record], new: Sequence[Record]
+) -> list[str]:
     """Return the lines: both figures, the verdict, and what has changed since."""
-    first_record = stored[0]
+    first_record = stored_records[0]
     texts = [f"{settings_text(first_record.settings)} on {first_record.settings.backend}, cell {first_record.cell_id}"]
-    for name, side in ((STORED, stored), (NEW, new)):
+    for name, side in ((STORED, stored_records), (NEW, new)):
         texts.append(f"{name + ':':16} {_side(side, figure)}")
     texts += ["", _verdict(reproduction)]
     texts += [f"losses: {_losses(reproduction.loss)}"] if reproduction.loss is not None else []
@@ -94,10 +96,10 @@ def lines(reproduction: Reproduction, figure: Figure, stored: Sequence[Record], 
 
 def _side(records: Sequence[Record], figure: Figure) -> str:
     valued = [record for record in records if record.status is Status.OK and figure_value(record)]
-    failed = [f"{record.status}: {record.reason}" for record in records if record.status is not Status.OK]
+    failure_texts = [f"{record.status}: {record.reason}" for record in records if record.status is not Status.OK]
     mean = amount(mean_figure(valued), figure.unit)
     text = f"{figure.name} {mean}, {len(valued)} of {len(records)} processes"
-    return f"{text}; {failed[0]}" if failed else text
+    return f"{text}; {failure_texts[0]}" if failure_texts else text
 
 
 def _verdict(reproduction: Reproduction) -> str:

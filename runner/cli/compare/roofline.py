@@ -98,12 +98,12 @@ def _fields(compared: Compared, roofline: Roofline, peaks: Peaks | None) -> dict
 
 def _check(request: RooflineRequest, workloads: Sequence[str], *, as_json: bool) -> int:
     """Count FLOPs with every method and print where they differ."""
-    checks, refused = roofline.check(request.probe, targets_of(workloads), None, request.say)
+    checks, reason_by_subject = roofline.check(request.probe, targets_of(workloads), None, request.say)
     if as_json:
         checked = [{**to_json(check), "agreements": to_json(agreements(check))} for check in checks]
-        print(document({"checks": checked, "refused": refused}))
+        print(document({"checks": checked, "refused": reason_by_subject}))
     else:
-        print("\n".join(check_lines(checks, refused)))
+        print("\n".join(check_lines(checks, reason_by_subject)))
     return 0 if checks and all_agree(checks) else 1
 
 
@@ -123,7 +123,7 @@ def lines(roofline: Roofline, peaks: Peaks | None) -> list[str]:
     return report_lines + [""] * bool(roofline.notes) + [f"note: {printable(note)}" for note in roofline.notes]
 
 
-def check_lines(checks: Sequence[FlopCheck], refused: Mapping[str, str]) -> list[str]:
+def check_lines(checks: Sequence[FlopCheck], reason_by_subject: Mapping[str, str]) -> list[str]:
     """Return the comparison of FLOP counts, as lines."""
     rows = [["workload", "backend", "batch", "comparison", "expected", "found", "ratio", "within", "verdict"]]
     for check in checks:
@@ -142,18 +142,18 @@ def check_lines(checks: Sequence[FlopCheck], refused: Mapping[str, str]) -> list
             ]
             names = [check.workload, check.backend, str(check.batch_size), agreement.what]
             rows.append([*names, *figures, percentage(agreement.tolerance), verdict])
-    moved = [
+    moved_texts = [
         f"{c.workload}: XLA counts {count(c.framework_train_bytes)}B accessed by the compiled training step"
         for c in checks
         if c.framework_train_bytes
     ]
-    tools = {f"{check.backend}: the tool is {check.tool}" for check in checks}
+    tool_texts = {f"{check.backend}: the tool is {check.tool}" for check in checks}
     return [
         *columns(rows, right=frozenset({2, 4, 5, 6, 7})),
         "",
-        *sorted(tools),
-        *moved,
-        *(f"not counted: {printable(subject)}: {printable(why)}" for subject, why in sorted(refused.items())),
+        *sorted(tool_texts),
+        *moved_texts,
+        *(f"not counted: {printable(subject)}: {printable(why)}" for subject, why in sorted(reason_by_subject.items())),
     ]
 
 

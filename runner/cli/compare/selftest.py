@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.parallel_devices:
         if args.plant or args.cost_s:
             raise UsageError("--parallel-devices: measures one thing; leave out --plant and --cost-s")
-        return _parallel_devices(request, stored=args.stored, as_json=args.json)
+        return _parallel_devices(request, is_stored=args.stored, as_json=args.json)
     if not args.stored:
         measure(request, args.plant, TerminalDisplay(args.json))
     sessions = stored_sessions(Results(request.results), args.plant)
@@ -119,16 +119,16 @@ def _kinds_text(kinds: dict[str, Any]) -> str:
     return f"{', '.join(texts) or 'nothing'}, of {comparison_count} comparison{'' if comparison_count == 1 else 's'}"
 
 
-def _parallel_devices(request: RunRequest, *, stored: bool, as_json: bool) -> int:
+def _parallel_devices(request: RunRequest, *, is_stored: bool, as_json: bool) -> int:
     """Measure, store and print the influence of the other devices. Returns the exit code."""
-    influences, missing = (
-        (influence.load([request.results]), []) if stored else measured_influences(request, TerminalDisplay(as_json))
+    influences, missing_texts = (
+        (influence.load([request.results]), []) if is_stored else measured_influences(request, TerminalDisplay(as_json))
     )
-    if stored and not influences:
+    if is_stored and not influences:
         raise UsageError(f"--stored: {request.results} contains no self test of parallel devices")
-    fields = {"influences": to_json(list(influences)), "missing": missing}
-    print(document(fields) if as_json else "\n".join([*_influence_lines(influences), *missing]))
-    return 1 if missing else 0
+    fields = {"influences": to_json(list(influences)), "missing": missing_texts}
+    print(document(fields) if as_json else "\n".join([*_influence_lines(influences), *missing_texts]))
+    return 1 if missing_texts else 0
 
 
 def _influence_lines(influences: Sequence[Influence]) -> list[str]:

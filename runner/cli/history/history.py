@@ -85,21 +85,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, note, notify or measure."""
-    roots, note = args.results or [DEFAULT_RESULTS], requested_note(args)
+    results_folders, note = args.results or [DEFAULT_RESULTS], requested_note(args)
     cell = _cell(args.words[1:] if note else args.words)
     notification = requested_notification(args, alone=note is None and not args.calibrate)
     for flag, value, least in (("--last", args.last, 1), ("--replays", args.replays, 1), ("--seed", args.seed, 0)):
         check_range(flag, value, least)
     if note is not None:
-        print(write(roots, cell or "", note, args.false_alarm_every))
+        print(write(results_folders, cell or "", note, args.false_alarm_every))
         return 0
     if args.calibrate:
         replays = Replays(count=args.replays, seed=args.seed)
-        return _calibrate(roots, cell, replays, args.false_alarm_every, as_json=args.json)
+        return _calibrate(results_folders, cell, replays, args.false_alarm_every, as_json=args.json)
     if notification is not None:
-        send(roots, cell, notification, args.false_alarm_every, print)
+        send(results_folders, cell, notification, args.false_alarm_every, print)
         return 0
-    return _list(roots, cell, _Listing(args.last, args.false_alarm_every, args.out, args.json))
+    return _list(results_folders, cell, _Listing(args.last, args.false_alarm_every, args.out, args.json))
 
 
 def _cell(words: Sequence[str]) -> str | None:
@@ -119,9 +119,9 @@ class _Listing:
     as_json: bool
 
 
-def _list(roots: Sequence[Path], pattern: str | None, listing: _Listing) -> int:
-    past, problems = read(roots, pattern)
-    views = histories.views(histories.assessed_histories(past, roots, listing.run_length))
+def _list(results_folders: Sequence[Path], pattern: str | None, listing: _Listing) -> int:
+    past, problems = read(results_folders, pattern)
+    views = histories.views(histories.assessed_histories(past, results_folders, listing.run_length))
     remarks = lines.remarks(views, past.caveats, problems)
     if listing.page is not None:
         report.write(listing.page, history_page.render(views, remarks))
@@ -136,9 +136,13 @@ def _list(roots: Sequence[Path], pattern: str | None, listing: _Listing) -> int:
     return 1 if problems else 0
 
 
-def _calibrate(roots: Sequence[Path], pattern: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
-    has_runs = any(Results(root).runs() for root in roots)
-    scaled_residuals = residuals(histories.assessed_histories(read(roots, pattern)[0], roots)) if has_runs else []
+def _calibrate(
+    results_folders: Sequence[Path], pattern: str | None, replays: Replays, run_length: int, *, as_json: bool
+) -> int:
+    has_runs = any(Results(root).runs() for root in results_folders)
+    scaled_residuals = (
+        residuals(histories.assessed_histories(read(results_folders, pattern)[0], results_folders)) if has_runs else []
+    )
     figures = measure(scaled_residuals, replays, run_length)
     print(rule_json(figures) if as_json else "\n".join(rule_lines(figures)))
     return 0
@@ -229,7 +233,7 @@ def rule_lines(figures: Figures) -> list[str]:
     # The document names them without a space.
     delays = [head, *([name.replace("%", " %"), *map(_delay, delays)] for name, delays in figures.delays.items())]
     stored_count = figures.stored_sessions
-    missing = f"stored history: {stored_count} sessions in levels long enough, {LEAST_STORED} needed"
+    missing_text = f"stored history: {stored_count} sessions in levels long enough, {LEAST_STORED} needed"
     return [
         f"{replays.count} replays of {replays.sessions} sessions, seed {replays.seed}",
         "",
@@ -239,7 +243,7 @@ def rule_lines(figures: Figures) -> list[str]:
         *columns(delays),
         f"sessions until it is found: median, 90th percentile; share found within {replays.watched_after}; "
         f"threshold {THRESHOLDS[figures.run_length]}",
-        *([missing] if stored_count < LEAST_STORED else []),
+        *([missing_text] if stored_count < LEAST_STORED else []),
     ]
 
 

@@ -20,14 +20,14 @@ OUTPUT = {"tfrecord": "tfrecords", "array_record": "array_records"}
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    size = partial(child.size_in_bytes, "--size-per-record")
+    read_size = partial(child.size_in_bytes, "--size-per-record")
     parser.add_argument(
         "--dataset-path", type=Path, default=Path("images"), metavar="FOLDER", help="the data set; default: images"
     )
     parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="default: tfrecords, or array_records")
     parser.add_argument(
         "--size-per-record",
-        type=size,
+        type=read_size,
         default=SIZE_BYTES,
         metavar="SIZE",
         help="most bytes of a file, such as 50MiB, 50MB or a number of bytes; default: 50MiB",

@@ -143,9 +143,9 @@ def _bottleneck_lines(report: StallReport) -> list[str]:
 def _rate_texts(report: StallReport) -> Iterator[str]:
     rates, facts = report.rates, report.facts
     if facts is not None:
-        parts = [facts.pipeline, facts.stored_as, _workers(facts), facts.decoder]
+        fact_texts = [facts.pipeline, facts.stored_as, _workers(facts), facts.decoder]
         prefetch = None if facts.prefetch is None else f"prefetch {facts.prefetch}"
-        yield f"pipeline: {', '.join(part for part in (*parts, prefetch) if part)}"
+        yield f"pipeline: {', '.join(text for text in (*fact_texts, prefetch) if text)}"
     if rates.fetch_wall_s is not None and rates.prepare_wall_s is not None:
         fetch_text = f"fetch {seconds(rates.fetch_wall_s)} (CPU {seconds(rates.fetch_cpu_s)})"
         yield f"per sample: {fetch_text}, prepare {seconds(rates.prepare_wall_s)} (CPU {seconds(rates.prepare_cpu_s)})"
@@ -192,12 +192,12 @@ def _verified_lines(verified: Sequence[VerifiedAdvice]) -> list[str]:
         return []
     rows = [["applied and measured", "predicted", "measured", "verdict"]]
     for verified_advice in verified:
-        measured = NOTHING if verified_advice.measured is None else bracketed(verified_advice.measured)
+        measured_text = NOTHING if verified_advice.measured is None else bracketed(verified_advice.measured)
         rows.append(
             [
                 f"{verified_advice.change}: {verified_advice.text}",
                 bracketed(verified_advice.predicted),
-                measured,
+                measured_text,
                 str(verified_advice.verdict),
             ]
         )

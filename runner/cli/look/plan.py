@@ -39,26 +39,26 @@ def run(args: argparse.Namespace) -> int:
     matrix, cells = choice.load(largest=True)
     choice.check_workloads(matrix, cells)
     estimated = estimates(args.results, cells)
-    refused = refused_cells(cells, args.seams.preflight)
+    reason_by_cell = refused_cells(cells, args.seams.preflight)
     repeats = order(cells, args.order_seed) if args.json or args.verbose else []
     if args.json:
-        measured = [planned for planned in repeats if planned.cell.cell_id not in refused]
+        measured_repeats = [planned for planned in repeats if planned.cell.cell_id not in reason_by_cell]
         fields = plan_document(plan_id(cells), repeats, estimated) | {
-            "estimated_s": estimated.total_s(measured),
+            "estimated_s": estimated.total_s(measured_repeats),
             left_out.KEY: to_json(matrix.left_out),
-            "gpu_problems": Counter(refused.values()),
+            "gpu_problems": Counter(reason_by_cell.values()),
         }
         print(document(fields))
     else:
-        head = _head(cells, [cell for cell in cells if cell.cell_id not in refused], estimated)
-        lines = [head, *left_out.lines(matrix.left_out), *refused_lines(refused), "", *_table(cells, estimated)]
+        head = _head(cells, [cell for cell in cells if cell.cell_id not in reason_by_cell], estimated)
+        lines = [head, *left_out.lines(matrix.left_out), *refused_lines(reason_by_cell), "", *_table(cells, estimated)]
         print("\n".join([*lines, *(_blocks(repeats, args.order_seed) if args.verbose else ())]))
     return 0
 
 
 def _table(cells: Sequence[Cell], estimated: Estimates) -> list[str]:
     """Return a line for each cell, below the settings that all cells share."""
-    shared, texts = settings_texts([cell.settings for cell in cells])
+    shared_settings, texts = settings_texts([cell.settings for cell in cells])
     table = aligned(
         [
             ["cell", *(cell.cell_id for cell in cells)],
@@ -67,8 +67,8 @@ def _table(cells: Sequence[Cell], estimated: Estimates) -> list[str]:
             ["work", *(text + _cap(estimated, cell) for cell, text in zip(cells, texts, strict=True))],
         ]
     )
-    values_text = " ".join(assignment(key, value) for key, value in shared.items())
-    return [*([f"in every cell: {values_text}", ""] if shared else []), *table]
+    values_text = " ".join(assignment(key, value) for key, value in shared_settings.items())
+    return [*([f"in every cell: {values_text}", ""] if shared_settings else []), *table]
 
 
 def _blocks(repeats: Sequence[PlannedRepeat], seed: int) -> list[str]:
@@ -87,23 +87,25 @@ def _blocks(repeats: Sequence[PlannedRepeat], seed: int) -> list[str]:
     return lines
 
 
-def _head(cells: Sequence[Cell], measured: Sequence[Cell], estimated: Estimates) -> str:
-    """Return the summary of the plan; `measured` are the cells whose repeats start a process."""
-    processes = sum(cell.repeats for cell in measured)
-    total_s = sum(cell.repeats * estimated.within_limit_s[cell.cell_id] for cell in measured)
-    head = f"{plural(len(cells), 'cell')}, {plural(processes, 'process', 'processes')}, about {duration(total_s)}"
+def _head(cells: Sequence[Cell], measured_cells: Sequence[Cell], estimated: Estimates) -> str:
+    """Return the summary of the plan; `measured_cells` are the cells whose repeats start a process."""
+    process_count = sum(cell.repeats for cell in measured_cells)
+    total_s = sum(cell.repeats * estimated.within_limit_s[cell.cell_id] for cell in measured_cells)
+    head_text = (
+        f"{plural(len(cells), 'cell')}, {plural(process_count, 'process', 'processes')}, about {duration(total_s)}"
+    )
     if any(cell.auto for cell in cells):
-        head += " at least: repeats are added to auto cells"
+        head_text += " at least: repeats are added to auto cells"
     if count := sum(cell.uses_largest_batch for cell in cells):
         cells_text = "1 cell has" if count == 1 else f"{count} cells have"
-        head += f"\n{cells_text} batch_size largest: found when the run begins, which takes more time"
-    if not (capped := sum(cell.cell_id in estimated.over_limit_s for cell in measured)):
-        return head
-    unlimited = duration(sum(cell.repeats * estimated.without_limit_s(cell.cell_id) for cell in measured))
-    subject = f"{capped} cells are" if capped > 1 else "1 cell is"
+        head_text += f"\n{cells_text} batch_size largest: found when the run begins, which takes more time"
+    if not (capped := sum(cell.cell_id in estimated.over_limit_s for cell in measured_cells)):
+        return head_text
+    unlimited = duration(sum(cell.repeats * estimated.without_limit_s(cell.cell_id) for cell in measured_cells))
+    subject_text = f"{capped} cells are" if capped > 1 else "1 cell is"
     return (
-        f"{head}\n{subject} likely to be ended by the time limit (timeout_s), without which the plan takes about "
-        f"{unlimited}; raise the limit, or reduce the work of these cells"
+        f"{head_text}\n{subject_text} likely to be ended by the time limit (timeout_s), without which the plan takes "
+        f"about {unlimited}; raise the limit, or reduce the work of these cells"
     )
 
 

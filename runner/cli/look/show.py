@@ -28,10 +28,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the named cell."""
     newest = chosen_run(args.results, args.run)
     runs = [newest] if args.run else list(reversed(Results(args.results).runs()))
-    store, passed = run_with_cell(runs, args.cell)
+    store, unread_files = run_with_cell(runs, args.cell)
     records, problems = store.load()
     settings_by_cell = {record.cell_id: record.settings for record in records}
-    stray = [*passed, *unread_runs(args.results, args.run)]
+    stray = [*unread_files, *unread_runs(args.results, args.run)]
     if args.json:
         matching_cells = cells.matching(args.cell, settings_by_cell)
         print(json.dumps([to_json(r) for r in records if r.cell_id in matching_cells], indent=1, allow_nan=False))
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         (work, view) for work in run_findings.table.works for view in work.cells if view.cell.cell_id == name
     )
     if store.run_id != newest.run_id:
-        missing_text = "no such cell that can be read" if passed else "no such cell"
+        missing_text = "no such cell that can be read" if unread_files else "no such cell"
         print(f"the newest run, {newest.run_id}, has {missing_text}; this is of the newest that has it, {store.run_id}")
     unread = [*run_findings.run_context.unread, *stray]
     print("\n".join([*cell_lines(*work_and_view), *unread_lines(unread)]))

@@ -54,15 +54,15 @@ def _lines(findings: Sequence[MachineFinding]) -> list[str]:
     names, verdicts = max(len(check.value) for check in Check), max(len(verdict.value) for verdict in Rating)
     lines = []
     for finding in findings:
-        head = f"{finding.verdict.value:<{verdicts}}  {finding.check.value:<{names}}  "
-        lines += _wrapped(finding.observed, head, len(head))
+        head_text = f"{finding.verdict.value:<{verdicts}}  {finding.check.value:<{names}}  "
+        lines += _wrapped(finding.observed, head_text, len(head_text))
         if finding.advice:
-            lines += _wrapped(finding.advice, " " * len(head) + "-> ", len(head) + 3)
+            lines += _wrapped(finding.advice, " " * len(head_text) + "-> ", len(head_text) + 3)
     return lines
 
 
-def _wrapped(text: str, head: str, indent: int) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * indent, break_on_hyphens=False)
+def _wrapped(text: str, head_text: str, indent: int) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=head_text, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def _closing(pairs: Sequence[PairResult]) -> list[str]:

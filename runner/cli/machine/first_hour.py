@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> int:
         return _write(merged({file.stem: read_report(file) for file in args.merge}), path)
     probe = args.seams.probe or ProcessProbe()
     requested = RequestedChecks(backends_to_check(args.backend, probe), args.device or "gpu", args.only, args.results)
-    report, interrupted = checked(requested, probe, partial(print, end="", flush=True))
+    report, was_interrupted = checked(requested, probe, partial(print, end="", flush=True))
     code = _write(report, path)
-    return Interrupted.exit_code if interrupted else code
+    return Interrupted.exit_code if was_interrupted else code
 
 
 def _report_path(path: Path | None, results: Path) -> Path:

@@ -20,11 +20,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the files and print the next command."""
     folder: Path = args.folder.expanduser()
-    first = first_matrix()
-    write(folder, first)
+    matrix = first_matrix()
+    write(folder, matrix)
     enter_command = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
-    print(f"wrote {' and '.join(str(folder / name) for name in FILES)}, for {', '.join(first.backends)}")
-    if first.extra is not None:
-        print(f"no backend is installed here; the command also installs {first.backends[0]} ({first.device})")
-    print(f"measure them with: {enter_command}{first.command}")
+    print(f"wrote {' and '.join(str(folder / name) for name in FILES)}, for {', '.join(matrix.backends)}")
+    if matrix.extra is not None:
+        print(f"no backend is installed here; the command also installs {matrix.backends[0]} ({matrix.device})")
+    print(f"measure them with: {enter_command}{matrix.command}")
     return 0

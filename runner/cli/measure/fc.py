@@ -97,15 +97,15 @@ def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> i
     else:
         print("\n".join(measured_lines(finished_run.latest, figures)))
         print(f"records: {finished_run.run.folder / 'records'}")
-    missing = flags.full_trace and not all_traces_left(finished_run.run, finished_run.latest, display)
-    return finished_run.exit_code or int(missing)
+    has_missing_trace = flags.full_trace and not all_traces_left(finished_run.run, finished_run.latest, display)
+    return finished_run.exit_code or int(has_missing_trace)
 
 
 def _by_cell(records: Sequence[Record]) -> dict[str, list[Record]]:
-    by_cell: dict[str, list[Record]] = {}
+    records_by_cell: dict[str, list[Record]] = {}
     for record in records:
-        by_cell.setdefault(record.cell_id, []).append(record)
-    return by_cell
+        records_by_cell.setdefault(record.cell_id, []).append(record)
+    return records_by_cell
 
 
 def measured_lines(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> list[str]:
@@ -236,21 +236,25 @@ def refuse_unused(flags: Mapping[str, object]) -> None:
 
 def show_proof(proof: FcProof, *, as_json: bool) -> int:
     """Print a proof; exit code 1 if a task is beyond its limit or a backend gave no answer."""
-    skipped = proof.request.skipped()
+    skipped_texts = proof.request.skipped()
     if as_json:
         head = {"holds": proof.holds, "seed": proof.seed, "device": proof.device}
-        print(document({**head, "answers": to_json(list(proof.answers)), "refused": proof.refused, "skipped": skipped}))
+        print(
+            document(
+                {**head, "answers": to_json(list(proof.answers)), "refused": proof.refused, "skipped": skipped_texts}
+            )
+        )
     elif not proof.missing:
         first_task = proof.request.tasks()[0]
         sizes_text = (
             f"level {first_task.level}, weight_size {first_task.weight_size}, batch_size {first_task.batch_size}"
         )
         lines = [*proof_lines(proof.answers, proof.refused), f"{sizes_text}, seed {proof.seed}, on {proof.device}"]
-        print("\n".join([*lines, *(f"* not proved: {why}" for why in skipped)]))
+        print("\n".join([*lines, *(f"* not proved: {why}" for why in skipped_texts)]))
     return 0 if proof.holds else 1
 
 
-def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> list[str]:
+def proof_lines(answers: Sequence[ProofAnswer], reason_by_backend: Mapping[str, str]) -> list[str]:
     """Return the proof as a table: the worst error of a mode over its numbers of workers, a column per backend."""
     rows = [["mode", "precision", "limit", *(answer.backend for answer in answers)]]
     keys = dict.fromkeys((p.problem.precision, p.problem.mode) for answer in answers for p in answer.proofs)
@@ -260,14 +264,14 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
     lines = columns(rows, right=frozenset(range(2, len(rows[0])))) if answers else []
     proofs = [(answer.backend, proof) for answer in answers for proof in answer.proofs]
     lines += [f"* {_named(name, proof.problem)}: {fault}" for name, proof in proofs if (fault := proof_problem(proof))]
-    lines += [f"* {backend}: not proved: {why}" for backend, why in refused.items()]
+    lines += [f"* {backend}: not proved: {why}" for backend, why in reason_by_backend.items()]
     return [printable(line) for line in [*lines, "", *_claims(answers)]]
 
 
 def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
     mode_proofs = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
-    worst, mark = worst_error(mode_proofs), "" if not any(map(proof_problem, mode_proofs)) else " *"
-    return "-" if worst is None else f"{worst:.0e}{mark}"
+    worst, mark_text = worst_error(mode_proofs), "" if not any(map(proof_problem, mode_proofs)) else " *"
+    return "-" if worst is None else f"{worst:.0e}{mark_text}"
 
 
 def _named(backend: str, task: FcProblem) -> str:
@@ -284,11 +288,11 @@ def _named(backend: str, task: FcProblem) -> str:
 def _claims(answers: Sequence[ProofAnswer]) -> list[str]:
     proofs = [proof for answer in answers for proof in answer.proofs]
     silent = [p for p in proofs if p.problem.mode == "fc_phy" and p.problem.shared_ratio == 0]
-    calls = sum(p.parallel.traffic.calls for p in silent)
-    equal = sum(p.layout_problem is None for p in proofs)
+    call_count = sum(p.parallel.traffic.calls for p in silent)
+    equal_count = sum(p.layout_problem is None for p in proofs)
     return [
         "worst max |difference| / max |reference| of gradients, weights, their updates and loss after 5 steps, against "
         "plain NumPy in float64",
-        f"bytes and layout as the formulas say: {equal} of {len(proofs)} tasks",
-        f"fc_phy with shared_ratio 0: {calls} collectives in {len(silent)} tasks",
+        f"bytes and layout as the formulas say: {equal_count} of {len(proofs)} tasks",
+        f"fc_phy with shared_ratio 0: {call_count} collectives in {len(silent)} tasks",
     ]

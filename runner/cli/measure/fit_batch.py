@@ -32,17 +32,21 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(document({"cells": [_row(*cell_and_largest) for cell_and_largest in largest_by_cell]}))
     else:
-        print("\n".join(line(cell_name(cell), largest, display.known_problems) for cell, largest in largest_by_cell))
-    return max(exit_code(largest) for _, largest in largest_by_cell)
+        print(
+            "\n".join(
+                line(cell_name(cell), largest_cell, display.known_problems) for cell, largest_cell in largest_by_cell
+            )
+        )
+    return max(exit_code(largest_cell) for _, largest_cell in largest_by_cell)
 
 
-def _row(cell: Cell, largest: LargestCell) -> dict[str, object]:
+def _row(cell: Cell, largest_cell: LargestCell) -> dict[str, object]:
     return {
         "backend": cell.settings.backend,
         "workload": cell.settings.workload,
-        "largest_batch": largest.largest,
-        "smallest_too_large": largest.smallest_too_large,
-        "peak_memory_bytes": largest.peak_memory_bytes,
-        "tries": largest.tries,
-        "stopped": largest.stopped,
+        "largest_batch": largest_cell.largest,
+        "smallest_too_large": largest_cell.smallest_too_large,
+        "peak_memory_bytes": largest_cell.peak_memory_bytes,
+        "tries": largest_cell.tries,
+        "stopped": largest_cell.stopped,
     }

@@ -99,11 +99,11 @@ class _Display(TerminalDisplay):
 def _beforehand(model: str, cells: Sequence[Cell], expected: quick.ExpectedDuration) -> str:
     """Return what will be measured, and how long that takes."""
     names_text = ", ".join(cell.settings.backend for cell in cells)
-    head = f"{model} on {names_text}, one process each"
+    head_text = f"{model} on {names_text}, one process each"
     if not expected.least:
-        return f"{head}: about {duration(expected.seconds)}"
+        return f"{head_text}: about {duration(expected.seconds)}"
     times_text = f"{duration(expected.seconds)}, plus building and compiling your model"
-    return f"{head}\n{times_text}; at most {duration(expected.limit_s)} (timeout_s)"
+    return f"{head_text}\n{times_text}; at most {duration(expected.limit_s)} (timeout_s)"
 
 
 def _print(run_findings: Findings, display: TerminalDisplay) -> None:
@@ -123,8 +123,8 @@ def next_lines(run_findings: Findings, decided_by: str, again_s: float) -> list[
     """Return the command that decides, with the time that it takes; nothing if no process was measured."""
     if not any(record.status in MEASURED for record in run_findings.records):
         return []
-    purpose = "to decide" if any(row.ratios for row in run_findings.rows) else "for an interval"
-    return ["", f"{purpose}, in five processes each (about {duration(again_s)}):", f"  {decided_by}"]
+    purpose_text = "to decide" if any(row.ratios for row in run_findings.rows) else "for an interval"
+    return ["", f"{purpose_text}, in five processes each (about {duration(again_s)}):", f"  {decided_by}"]
 
 
 def work_lines(work: WorkView) -> list[str]:
@@ -139,16 +139,16 @@ def work_lines(work: WorkView) -> list[str]:
         for view in work.cells
     ]
     noun = "call" if any(view.cell.settings.phase != "fit" for view in work.cells) else "step"
-    head = f"{printable(work.row.title)}: time of a {noun}, and its ratio to the lowest"
+    head_text = f"{printable(work.row.title)}: time of a {noun}, and its ratio to the lowest"
     caveats = (f"  caveat: {printable(caveat)}" for caveat in work.row.caveats)
-    return [head, *columns(lines, frozenset({1, 2})), *caveats]
+    return [head_text, *columns(lines, frozenset({1, 2})), *caveats]
 
 
 def undecided_lines(run_findings: Findings) -> list[str]:
     """Return what these figures do not say."""
     if not any(row.ratios for row in run_findings.rows):
-        measured = [row for row in run_findings.rows if any(cell.measured for cell in row.cells.values())]
-        return [printable(f"{row.title}: {row.verdict}") for row in measured]
+        measured_rows = [row for row in run_findings.rows if any(cell.measured for cell in row.cells.values())]
+        return [printable(f"{row.title}: {row.verdict}") for row in measured_rows]
     lines = [
         "One process each: this does not say which backend is fastest, nor whether a",
         "difference is more than chance.",

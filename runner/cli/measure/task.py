@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
     display = TerminalDisplay(args.json)
     finished_run, has_figures = measured_task(request, matrix, labels, output, display)
     code = conclude(finished_run, display, in_service=args.in_service)
-    no_result = f"no result: nothing was measured, and {output} was not written"
-    display.say(f"result: {output}" if has_figures else no_result)
+    no_result_text = f"no result: nothing was measured, and {output} was not written"
+    display.say(f"result: {output}" if has_figures else no_result_text)
     return code
 
 

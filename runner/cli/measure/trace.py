@@ -168,8 +168,12 @@ def heading(table: TraceSummary, measured_step_s: float | None) -> list[str]:
 def start_lines(record: Record) -> list[str]:
     """Return how the traced process started, as far as its backend reports it."""
     start = start_of([record])
-    parts = {"trace": start.trace_time_s, "compile": start.compile_time_s, "first step": start.first_step_time_s}
-    times_text = ", ".join(f"{name} {seconds(value)}" for name, value in parts.items() if value is not None)
+    start_times_s = {
+        "trace": start.trace_time_s,
+        "compile": start.compile_time_s,
+        "first step": start.first_step_time_s,
+    }
+    times_text = ", ".join(f"{name} {seconds(value)}" for name, value in start_times_s.items() if value is not None)
     has_compile_time = start.trace_time_s is not None or start.compile_time_s is not None
     return (
         [f"start of the process: {times_text}{f' ({START_MEANING})' if has_compile_time else ''}"] if times_text else []

@@ -21,11 +21,11 @@ MANY = 1000
 
 def names(base: Record, new: Record) -> Names:
     """Return a name for each side: its cell, and its run."""
-    first, second = (
+    first_text, second_text = (
         f"{record.settings.backend} {settings_text(record.settings)}, cell {record.cell_id} of run {record.run_id}"
         for record in (base, new)
     )
-    return first, second
+    return first_text, second_text
 
 
 def lines(names: Names, explained: Explanation) -> list[str]:

@@ -45,10 +45,10 @@ def markdown(table: ResultTable) -> str:
             texts = [column.text(view) for column in shown_columns] if view.cell.measured else [view.failed_with]
             texts += [""] * (len(shown_columns) - len(texts))
             rows.append([work.row.title, backend, *texts])
-    verdicts = [f"{work.row.title}: {work.row.verdict}" for work in table.works if len(work.cells) > 1]
+    verdict_texts = [f"{work.row.title}: {work.row.verdict}" for work in table.works if len(work.cells) > 1]
     caveats = [f"{view.name}: {'; '.join(view.caveats)}" for view in table.cells if view.caveats]
     lines = [f"### {markdown_text(table.answer.text)}", "", *markdown_table(rows), ""]
-    return "\n".join([*lines, *(f"- {markdown_text(text)}" for text in (*verdicts, *caveats))]) + "\n"
+    return "\n".join([*lines, *(f"- {markdown_text(text)}" for text in (*verdict_texts, *caveats))]) + "\n"
 
 
 def as_csv(table: ResultTable) -> str:

@@ -112,13 +112,13 @@ def _print_failures(console: Any, views: Sequence[CellView], printed: Collection
                 repeated[status, view.backend, reason.partition(":")[0]] += 1
             else:
                 console.print(f"[red]{status}[/] {_plain(view.name)} ({view.cell.cell_id}): {_plain(reason)}")
-    for (status, backend, name), cells in repeated.items():
-        console.print(f"[red]{status}[/] {plural(cells, 'cell')} on {_plain(backend)}: {_plain(name)}")
+    for (status, backend, name), cell_count in repeated.items():
+        console.print(f"[red]{status}[/] {plural(cell_count, 'cell')} on {_plain(backend)}: {_plain(name)}")
 
 
-def warning_lines(rules: Sequence[RuleWarnings], records: int) -> list[str]:
+def warning_lines(rules: Sequence[RuleWarnings], record_count: int) -> list[str]:
     """Return, for each warning rule, in how many of the records and in which cells it fired, and one of its texts."""
-    of_all = plural(records, "record")
+    of_all = plural(record_count, "record")
     return [
         f"in {rule.records} of {of_all} ({_first_cells(rule.cells)}), such as: {rule.example}"
         for rule in rules[:WARNINGS_SHOWN]
@@ -340,8 +340,8 @@ def _statistics(view: CellView) -> dict[str, str]:
     for statistic in STATISTICS:
         if statistic.in_tables and (value := view.statistics.get(statistic.metric)) is not None:
             texts[statistic.label] = _amount(value, statistic) + _bounds(statistic.interval(cell), statistic)
-        elif statistic.in_tables and (hidden := view.hidden.get(statistic.metric)):
-            bound_text = "" if hidden.upper is None else f", below {_amount(hidden.upper, statistic)}"
+        elif statistic.in_tables and (hidden_figures := view.hidden.get(statistic.metric)):
+            bound_text = "" if hidden_figures.upper is None else f", below {_amount(hidden_figures.upper, statistic)}"
             texts[statistic.label] = f"not resolved{bound_text}"
     return texts
 
@@ -482,8 +482,8 @@ def table_lines(table: ResultTable, width: int | None = None) -> list[Line]:
         row = work.row
         lines += [Line(""), *_title(work)]
         for view in work.cells:
-            mark = "* " if view.is_fastest else "  "
-            lines.append(Line(laid_out(mark + view.backend, texts[view.cell.cell_id]), _style(view)))
+            mark_text = "* " if view.is_fastest else "  "
+            lines.append(Line(laid_out(mark_text + view.backend, texts[view.cell.cell_id]), _style(view)))
             lines += [Line(f"{' ' * name_width}{GAP}{text}", NOTE) for text in _below(view)]
         lines.append(Line(f"  {printable(row.verdict)}", FASTEST if row.fastest else VERDICT))
         lines += [Line(f"  {printable(work.advice)}", NOTE)] if work.advice else []
@@ -500,8 +500,8 @@ def _title(work: WorkView) -> list[Line]:
         return [title]
     agreement = work.same_work
     advice = "" if agreement.checked else "; ".join(agreement.remarks[:1])
-    stated = [f"{agreement.text}{': ' + advice if advice else ''}"] if agreement.checked or advice else []
-    return [title, *(Line(f"  {printable(text)}", NOTE) for text in (*stated, *work.device_checks))]
+    stated_texts = [f"{agreement.text}{': ' + advice if advice else ''}"] if agreement.checked or advice else []
+    return [title, *(Line(f"  {printable(text)}", NOTE) for text in (*stated_texts, *work.device_checks))]
 
 
 def _style(view: CellView) -> str:
@@ -546,8 +546,8 @@ def task_lines(cell: CellSummary) -> list[str]:
         task = record.task
         if task is None:
             continue
-        by_name = {metric.name: metric for metric in task.metrics}
-        row = [number(by_name[name].value) if name in by_name else NOTHING for name in names]
+        metric_by_name = {metric.name: metric for metric in task.metrics}
+        row = [number(metric_by_name[name].value) if name in metric_by_name else NOTHING for name in names]
         peak = bytes_text(task.host_memory.max_bytes if task.host_memory else record.memory.peak_host_memory_bytes)
         files = ", ".join(task.files) or NOTHING
         rows.append([str(record.repeat), record.status, *row, peak, f"{count(task.log_bytes)}B", files])

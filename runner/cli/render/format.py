@@ -21,8 +21,8 @@ def columns(rows: list[list[str]], right: frozenset[int] = frozenset()) -> list[
 def aligned(columns: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
     """Return the rows of a table as `columns` does, from the texts of its columns."""
     widths = [max(map(len, texts)) for texts in columns]
-    row = "  ".join(f"%{width if i in right else -width}s" for i, width in enumerate(widths))
-    return [(row % texts).rstrip() for texts in zip(*columns, strict=True)]
+    row_format = "  ".join(f"%{width if i in right else -width}s" for i, width in enumerate(widths))
+    return [(row_format % texts).rstrip() for texts in zip(*columns, strict=True)]
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -52,28 +52,32 @@ def remarks(views: Sequence[HistoryView], caveats: Iterable[str], problems: Sequ
     for view in views:
         device = view.history.device_name or "device not known"
         places_by_cell.setdefault(view.history.cell_id, set()).add(f"{view.history.host_id[:8]} {device}")
-    mixed = [
+    mixed_texts = [
         f"cell {cell_id}: measured on {len(places)} machines or devices ({', '.join(sorted(places))}): each has its "
         "own history"
         for cell_id, places in places_by_cell.items()
         if len(places) > 1
     ]
-    passed = [f"skipped: {problem.path}: {problem.reason}" for problem in problems]
-    return [printable(line) for lines in (mixed, list(caveats), passed) for line in _first(lines)]
+    skipped_texts = [f"skipped: {problem.path}: {problem.reason}" for problem in problems]
+    return [printable(line) for lines in (mixed_texts, list(caveats), skipped_texts) for line in _first(lines)]
 
 
 def _first(lines: list[str]) -> list[str]:
-    unlisted = len(lines) - REMARKS_SHOWN
-    return [*lines[:REMARKS_SHOWN], f"and {unlisted} more of these; --json lists them"] if unlisted > 0 else lines
+    unlisted_count = len(lines) - REMARKS_SHOWN
+    return (
+        [*lines[:REMARKS_SHOWN], f"and {unlisted_count} more of these; --json lists them"]
+        if unlisted_count > 0
+        else lines
+    )
 
 
 def _change_words(view: ChangeView) -> str:
     """Return the size of a change, whether it is intended, acknowledged or repaired, and what changed with it."""
     change = view.change
     kind = "change" if change.note is None else "intended change"
-    parts = [kind if change.ratio is None else f"{kind} of {percent_change(change.ratio)}"]
-    parts += [change.note] if change.note is not None else []
-    return "; ".join([*parts, *view.remarks, view.facts("->")])
+    change_texts = [kind if change.ratio is None else f"{kind} of {percent_change(change.ratio)}"]
+    change_texts += [change.note] if change.note is not None else []
+    return "; ".join([*change_texts, *view.remarks, view.facts("->")])
 
 
 def as_json(views: Sequence[HistoryView], caveats: Iterable[str], problems: Sequence[Problem]) -> str:

@@ -29,9 +29,9 @@ def text(view: ComparisonView) -> str:
 def markdown(view: ComparisonView) -> str:
     """Return the findings as Markdown: the verdict, the table, what changed."""
     verdict, *further_remarks = _remarks(view)
-    remarks = [f"- {markdown_text(line)}" for line in further_remarks]
+    remark_lines = [f"- {markdown_text(line)}" for line in further_remarks]
     tables = [*markdown_table(_rows(view)), "", *markdown_table(_facet_rows(view))]
-    return "".join(f"{printable(line)}\n" for line in [f"### Benchmarks: {verdict}", "", *tables, "", *remarks])
+    return "".join(f"{printable(line)}\n" for line in [f"### Benchmarks: {verdict}", "", *tables, "", *remark_lines])
 
 
 def as_json(view: ComparisonView) -> str:
@@ -103,9 +103,11 @@ def _facet_rows(view: ComparisonView) -> list[list[str]]:
             scatters = [_times(verdict.estimate) for verdict in (facets.scatter, facets.scatter_within)]
             counts = (facets.unstable_processes, facets.recompiles, facets.forward_flops)
             count_texts = [f"{count(counted.new)} : {count(counted.base)}" for counted in counts]
-            step = [percent_change(ratio) if ratio else NOTHING for ratio in (change.median_ratio, change.p95_ratio)]
+            step_texts = [
+                percent_change(ratio) if ratio else NOTHING for ratio in (change.median_ratio, change.p95_ratio)
+            ]
             first_epoch_text = _change(facets.first_epoch.estimate)
-            rows.append([change.title, change.backend, *step, first_epoch_text, *scatters, *count_texts])
+            rows.append([change.title, change.backend, *step_texts, first_epoch_text, *scatters, *count_texts])
     return rows
 
 
@@ -148,8 +150,8 @@ def _remarks(view: ComparisonView) -> list[str]:
 
 
 def _shortened(caveats: Sequence[str]) -> list[str]:
-    unlisted = len(caveats) - CAVEATS_SHOWN
+    unlisted_count = len(caveats) - CAVEATS_SHOWN
     return [
         *caveats[:CAVEATS_SHOWN],
-        *([f"and {unlisted} more caveats: --json lists all of them"] if unlisted > 0 else []),
+        *([f"and {unlisted_count} more caveats: --json lists all of them"] if unlisted_count > 0 else []),
     ]

@@ -136,7 +136,7 @@ def _error(error: HeldOutError | None) -> str:
 
 
 def _device_lines(device: DevicePeaks) -> Iterator[str]:
-    rates = [f"{name} {number(rate / 1e9)} GFLOP/s" for name, rate in sorted(device.flop_per_s.items())]
+    rate_texts = [f"{name} {number(rate / 1e9)} GFLOP/s" for name, rate in sorted(device.flop_per_s.items())]
     if device.byte_per_s:
-        rates.append(f"memory {number(device.byte_per_s / 1e9)} GB/s")
-    yield f"{device}: {', '.join(rates)} ({device.source})"
+        rate_texts.append(f"memory {number(device.byte_per_s / 1e9)} GB/s")
+    yield f"{device}: {', '.join(rate_texts)} ({device.source})"

@@ -194,10 +194,10 @@ def command_lines(file: Path | None, comparison: str | None, *, verifies: bool) 
     """Return which file was written, and the commands that measure what was found; no comparison without a setting."""
     lines = []
     if file is not None:
-        content, measures_text = "the baseline only", "measures it"
+        content_text, measures_text = "the baseline only", "measures it"
         if comparison is not None:
-            content, measures_text = "the baseline and the best setting", "measures both, each in a row of its own"
-        lines.append(f"strategy: {file}: {content}; runner --matrix {file} {measures_text}")
+            content_text, measures_text = "the baseline and the best setting", "measures both, each in a row of its own"
+        lines.append(f"strategy: {file}: {content_text}; runner --matrix {file} {measures_text}")
     if comparison is not None and not verifies:
         lines.append(f"to measure the best setting against the baseline, with a verdict: {comparison}")
     return lines
@@ -262,8 +262,8 @@ def _strategy_lines(baseline: Replay, trajectories: FamilyTrajectories) -> list[
         rows.append((strategy.step_time_s, cells))
     head = ["best settings", "predicted", "p10 to p90", "speed-up", "settings"]
     lines = columns([head, *(cells for _, cells in sorted(rows, key=lambda row: row[0]))], frozenset((1, 3)))
-    if unlisted := len(ordered) - len(shown_strategies):
-        lines.append(f"and {unlisted} slower {'setting' if unlisted == 1 else 'settings'}")
+    if unlisted_count := len(ordered) - len(shown_strategies):
+        lines.append(f"and {unlisted_count} slower {'setting' if unlisted_count == 1 else 'settings'}")
     if any(trajectory.trials for trajectory in trajectories.trajectories):
         lines.append(SCREENED)
     return [*lines, _chosen_line(chosen_strategy, ordered)]
@@ -277,14 +277,14 @@ def best_of(trajectories: FamilyTrajectories) -> Strategy | None:
 def _chosen_line(chosen_strategy: Strategy | None, ordered: Sequence[Strategy]) -> str:
     if chosen_strategy is None:
         return "best: none of these settings can be measured"
-    faster = [strategy for strategy in ordered if strategy.step_time_s < chosen_strategy.step_time_s]
-    equal = [strategy for strategy in faster if strategy.settings is not None]
+    faster_strategies = [strategy for strategy in ordered if strategy.step_time_s < chosen_strategy.step_time_s]
+    strategies_with_settings = [strategy for strategy in faster_strategies if strategy.settings is not None]
     reasons = []
-    if equal:
+    if strategies_with_settings:
         reasons.append(
             f"times within {percentage(EQUALLY_FAST)} of the fastest count as equal, and of these it "
             "has the fewest collectives"
         )
-    if len(equal) < len(faster):
+    if len(strategies_with_settings) < len(faster_strategies):
         reasons.append("no cell can have the settings that are predicted only")
     return f"best: {'; '.join([' '.join(chosen_strategy.what_ifs), *reasons])}"

@@ -111,11 +111,11 @@ def _caveat_lines(predicted: Sequence[StrategyPrediction], stated: Sequence[str]
         common = [text for text in prediction.graph.header.caveats if text not in stated]
         for text in dict.fromkeys((*common, *prediction.caveats)):
             rows.setdefault(text, []).append(prediction.name)
-    shared = [f"caveat: {text}" for text, names in rows.items() if len(names) == len(predicted)]
-    particular = [
+    shared_lines = [f"caveat: {text}" for text, names in rows.items() if len(names) == len(predicted)]
+    particular_lines = [
         f"caveat for {' and for '.join(names)}: {text}" for text, names in rows.items() if len(names) < len(predicted)
     ]
-    return [*shared, *particular]
+    return [*shared_lines, *particular_lines]
 
 
 def realised(strategy: Strategy) -> str:

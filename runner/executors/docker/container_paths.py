@@ -47,13 +47,15 @@ class Mount:
 def mounts(job: Job) -> tuple[Mount, ...]:
     """Return the mounts of this job's process: its scratch folder, and what its settings request."""
     job_mounts = [Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True)]
-    shared = ((getattr(job, name), inner) for name, inner in SHARED.items())
-    job_mounts += [Mount(folder, f"{ROOT}/{inner}", writable=True) for folder, inner in shared if folder is not None]
+    shared_folders = ((getattr(job, name), inner) for name, inner in SHARED.items())
+    job_mounts += [
+        Mount(folder, f"{ROOT}/{inner}", writable=True) for folder, inner in shared_folders if folder is not None
+    ]
     if job.dataset_dir is not None and Path(job.dataset_dir).is_dir():
         job_mounts.append(Mount(job.dataset_dir, f"{ROOT}/datasets"))
     if ":" in job.settings.workload:  # one of the user's own, by its module
-        roots = enumerate(dict.fromkeys(job.import_roots))
-        job_mounts += [Mount(folder, f"{IMPORTS}/{number}") for number, folder in roots]
+        numbered_roots = enumerate(dict.fromkeys(job.import_roots))
+        job_mounts += [Mount(folder, f"{IMPORTS}/{number}") for number, folder in numbered_roots]
     return tuple(job_mounts)
 
 
@@ -87,12 +89,12 @@ def with_inputs(job: Job, inputs: Mapping[str, tuple[Mount, ...]]) -> Job:
 def job_inside(job: Job, job_mounts: tuple[Mount, ...]) -> Job:
     """Return the job with the container's paths; paths that are not mounted become None."""
     folders: dict[str, Any] = {name: _inside(getattr(job, name), job_mounts) for name in ("dataset_dir", *SHARED)}
-    roots = {path: root for root in job.import_roots if (path := _inside(root, job_mounts))}
+    root_by_path = {path: root for root in job.import_roots if (path := _inside(root, job_mounts))}
     return replace(
         job,
         folder=_inside(job.folder, job_mounts) or job.folder,
-        import_roots=list(roots),
-        host_roots=list(roots.values()),
+        import_roots=list(root_by_path),
+        host_roots=list(root_by_path.values()),
         **folders,
     )
 

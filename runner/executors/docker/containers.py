@@ -93,15 +93,15 @@ class CellContainer:
             self._started = None
         os.close(self.connection)
 
-    def _follow(self, started: Started, output: int) -> None:
+    def _follow(self, started_container: Started, output: int) -> None:
         engine = self._keeper.engine
         try:
-            for printed in started.output:
+            for printed in started_container.output:
                 _forward(printed, output)
-            code = engine.wait(started.container_id)
+            code = engine.wait(started_container.container_id)
             ending: dict[str, Any] = {
                 "exited": wait_status(code),
-                "oom_kills": int(_oom_killed(engine, started.container_id, wait_status(code))),
+                "oom_kills": int(_oom_killed(engine, started_container.container_id, wait_status(code))),
             }
         except EngineGone as error:
             ending = {"gone": str(error)}
@@ -118,21 +118,21 @@ def _oom_killed(engine: Engine, container_id: str, status: int) -> bool:
 
     The engine learns of the kill and of the end by two events: on a busy machine it may report the end first.
     """
-    killed = engine.oom_killed(container_id)
+    was_killed = engine.oom_killed(container_id)
     for pause_s in OOM_PAUSES_S if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else ():
-        if killed:
+        if was_killed:
             break
         time.sleep(pause_s)
-        killed = engine.oom_killed(container_id)
-    return killed
+        was_killed = engine.oom_killed(container_id)
+    return was_killed
 
 
 class ContainerServer(Server):
     """A warm container with the fork server, for the cells of one backend in one block."""
 
-    def __init__(self, keeper: Keeper, started: Started, home: Path, listener: socket.socket) -> None:
+    def __init__(self, keeper: Keeper, started_container: Started, home: Path, listener: socket.socket) -> None:
         """Wait until the server has connected. Raises `ServerGone` if its container ends before."""
-        self._keeper, self._started, self._home = keeper, started, home
+        self._keeper, self._started, self._home = keeper, started_container, home
         self._printed = CappedOutput()
         threading.Thread(target=self._listen, daemon=True).start()
         try:
@@ -141,7 +141,7 @@ class ContainerServer(Server):
             self._drop()
             raise
         self.container = keeper.container
-        self.root = started.pid
+        self.root = started_container.pid
 
     def begin(self, order: dict[str, Any], output: int) -> int:
         """Start a process through the server; return its pid on this machine."""
@@ -153,8 +153,8 @@ class ContainerServer(Server):
         """Return its next message; for an end by SIGKILL, with whether the kernel killed the process for memory."""
         message = super().receive(timeout_s)
         if "exited" in message:
-            killed = os.WIFSIGNALED(message["exited"]) and os.WTERMSIG(message["exited"]) == signal.SIGKILL
-            message["oom_kills"] = self._oom_kills() if killed else 0
+            was_killed = os.WIFSIGNALED(message["exited"]) and os.WTERMSIG(message["exited"]) == signal.SIGKILL
+            message["oom_kills"] = self._oom_kills() if was_killed else 0
         return message
 
     def _oom_kills(self) -> int:

@@ -152,8 +152,8 @@ class DockerExecutor:
             gpus = gpus_of(job.settings, choice=job.gpus)
         except GpusUnavailable as error:
             return Never(without_gpus(error))
-        if refused := self._clocks.suit(job.settings, gpus) or _refused(job.settings):
-            return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
+        if refusal := self._clocks.suit(job.settings, gpus) or _refused(job.settings):
+            return Never(Outcome(refused=refusal, wall_time_s=time.perf_counter() - begun_s))
         try:
             return self._watched(job, timeout_s)
         except (ContainerRefused, ServerGone, EngineGone) as error:
@@ -275,24 +275,24 @@ class DockerExecutor:
     def _begin(self, spec: Spec) -> Started:
         """Start a container, waiting for an engine that does not answer."""
         try:
-            started = self._start_held(spec)
+            started_container = self._start_held(spec)
         except EngineGone as error:
             self._await_engine(error)
-            started = self._start_held(spec)
-        if not is_here(started):
-            self._remove(started.container_id)
+            started_container = self._start_held(spec)
+        if not is_here(started_container):
+            self._remove(started_container.container_id)
             raise ExecutorError(
                 "--executor docker: the engine runs containers on another machine, or in a virtual one, where cells "
                 "cannot be sampled; use an engine of this machine (DOCKER_HOST)"
             )
-        return started
+        return started_container
 
     def _start_held(self, spec: Spec) -> Started:
         """Start a container and store its id, with signals deferred: otherwise it might never be removed."""
         with deferring_interrupts():
-            started = self._engine.start(spec)
-            self._live.add(started.container_id)
-        return started
+            started_container = self._engine.start(spec)
+            self._live.add(started_container.container_id)
+        return started_container
 
     def _await_engine(self, gone: EngineGone) -> None:
         """Wait until the engine answers, and remove this results folder's containers that are not in use."""
@@ -342,12 +342,14 @@ def give(folder: Path, user: str) -> None:
             os.chown(path, owner, group, follow_symlinks=False)
 
 
-def is_here(started: Started) -> bool:
+def is_here(started_container: Started) -> bool:
     """Return whether a container's processes are on this machine; assumed for one that has already ended."""
-    if started.pid == 0:
+    if started_container.pid == 0:
         return True
     with contextlib.suppress(OSError):
-        return started.container_id in Path(f"/proc/{started.pid}/cgroup").read_text(encoding="utf-8")
+        return started_container.container_id in Path(f"/proc/{started_container.pid}/cgroup").read_text(
+            encoding="utf-8"
+        )
     return False
 
 

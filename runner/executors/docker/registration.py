@@ -38,9 +38,12 @@ class InContainers(Executors):
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
         """Return the digests of the local images that these cells need."""
         task_images = [cell.task.image for cell in cells if cell.task and cell.task.image]
-        measured = [cell.settings for cell in cells if cell.task is None]
+        measured_settings = [cell.settings for cell in cells if cell.task is None]
         names = dict.fromkeys(
-            [image_name(self._images, cell_settings.backend, cell_settings.device) for cell_settings in measured]
+            [
+                image_name(self._images, cell_settings.backend, cell_settings.device)
+                for cell_settings in measured_settings
+            ]
             + task_images
         )
         for name in names:

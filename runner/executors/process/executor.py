@@ -128,8 +128,8 @@ class ProcessExecutor:
             environment = self._environment(job.settings, gpus)
         except GpusUnavailable as error:
             return Never(without_gpus(error))
-        if refused := self._clocks.suit(job.settings, gpus):
-            return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
+        if refusal := self._clocks.suit(job.settings, gpus):
+            return Never(Outcome(refused=refusal, wall_time_s=time.perf_counter() - begun_s))
         write_job(job)
         cpus = allowed_cpus(job.settings)
         order: dict[str, Any] = {"job": str(job.path), "argv": None, "env": environment, "cpus": cpus}
@@ -180,8 +180,10 @@ class ProcessExecutor:
 
     def _light_server(self) -> Server:
         """Return a free light server."""
-        allowed = {name: os.environ[name] for name in ALLOWED if name in os.environ} | self._interpreter.variables()
-        server = self._free_server(allowed | {MARK: self._mark, SERVER: "light"})
+        allowed_variables = {
+            name: os.environ[name] for name in ALLOWED if name in os.environ
+        } | self._interpreter.variables()
+        server = self._free_server(allowed_variables | {MARK: self._mark, SERVER: "light"})
         if server is None:
             raise ServerGone("server: the light server for fresh interpreters did not start")
         return server
@@ -206,11 +208,11 @@ def _alive_before(settings: Sequence[Settings]) -> list[int]:
     pipeline_analyses = {
         analysis for cell_settings, analysis in zip(settings, analyses, strict=True) if cell_settings.feed == PIPELINE
     }
-    alive = Counter[str]()
+    alive_by_analysis = Counter[str]()
     alive_counts = []
     for analysis in analyses:
-        alive_counts.append(alive[analysis] if analysis in pipeline_analyses else 0)
-        alive[analysis] += 1
+        alive_counts.append(alive_by_analysis[analysis] if analysis in pipeline_analyses else 0)
+        alive_by_analysis[analysis] += 1
     return alive_counts
 
 

@@ -62,8 +62,8 @@ class Server:
         """Return the next line and receive no more: another one must keep the connection readable. Empty at the end."""
         line = b""
         while not line.endswith(b"\n"):
-            waiting = self.connection.recv(MESSAGE_BYTES, socket.MSG_PEEK)
-            end = waiting.find(b"\n") + 1 or len(waiting)
+            waiting_data = self.connection.recv(MESSAGE_BYTES, socket.MSG_PEEK)
+            end = waiting_data.find(b"\n") + 1 or len(waiting_data)
             if not end:
                 return b""
             line += self.connection.recv(end)

@@ -100,7 +100,7 @@ def facts(node_id: str, labels: Mapping[str, str]) -> NodeFacts:
     restored()
     node_machine = _machine(labels)
     executor = ProcessExecutor()
-    missing = {
+    missing_reasons = {
         f"{backend} {device}": executor.missing(backend, device) or _device_problem(device, node_machine)
         for backend in BACKENDS
         for device in DEVICES
@@ -113,7 +113,7 @@ def facts(node_id: str, labels: Mapping[str, str]) -> NodeFacts:
         machine=node_machine,
         versions=installed_versions(),
         program=version("keras-matrix"),
-        missing=missing,
+        missing=missing_reasons,
         labels=labels,
         warnings=(problem,) if problem else (),
     )
@@ -145,9 +145,9 @@ class Agent:
         self._executor.begin_block(settings)
         self._executor.await_block()
 
-    def missing_modules(self, roots: Mapping[str, str]) -> list[str]:
+    def missing_modules(self, digest_by_root: Mapping[str, str]) -> list[str]:
         """Return those of the runner's folders of modules whose archives, by their digests, are not here yet."""
-        return [root for root, digest in roots.items() if not (self._scratch / MODULES / digest).is_dir()]
+        return [root for root, digest in digest_by_root.items() if not (self._scratch / MODULES / digest).is_dir()]
 
     def receive_modules(self, digest: str, archive: bytes) -> None:
         """Unpack an archive of modules, all of it or nothing. What fails shows when a cell needs them."""
@@ -159,15 +159,15 @@ class Agent:
         except (OSError, tarfile.TarError):
             remove_tree(temporary)
 
-    def start(self, job: Job, timeout_s: float, roots: Mapping[str, str]) -> None:
-        """Start a cell, known by its nonce from now on; `roots` are its folders of modules with their digests."""
+    def start(self, job: Job, timeout_s: float, digest_by_root: Mapping[str, str]) -> None:
+        """Start a cell, known by its nonce from now on; `digest_by_root` are its folders of modules, with digests."""
         if job.nonce in self._live:
             return
         job_here, warnings = job, tuple[str, ...]()
         try:
             self._check_space()
-            self._check_modules(roots)
-            job_here = self._here(job, roots)
+            self._check_modules(digest_by_root)
+            job_here = self._here(job, digest_by_root)
             running, warnings = self._started(job_here, timeout_s)
         except OSError as error:
             running = Never(Outcome(infrastructure=self._unwritable(error)))
@@ -181,33 +181,33 @@ class Agent:
         except OSError:
             return None
 
-    def provide(self, job: Job, roots: Mapping[str, str]) -> None:
+    def provide(self, job: Job, digest_by_root: Mapping[str, str]) -> None:
         """Start a cell's workers for the process that measures on another machine, until that process ends.
 
         They have no time limit of their own, and nothing of theirs is measured.
         """
         if job.nonce not in self._live:
-            self.start(job, PROVIDED_S, roots)
+            self.start(job, PROVIDED_S, digest_by_root)
             self._live[job.nonce].provide()
 
     def provided(self, nonce: str) -> FinishedCell:
         """Return how a cell's workers here have ended; those that still run after a while are ended."""
-        live = self._live[nonce]
-        return self._ended(live, live.end_provided(ENDING_S))
+        live_cell = self._live[nonce]
+        return self._ended(live_cell, live_cell.end_provided(ENDING_S))
 
     def call(self, nonce: str, number: int, method: str, *arguments: Any) -> Any:
         """Call a method of a live cell; the same number again returns the first answer."""
-        live = self._live[nonce]
-        if number not in live.answers:
-            live.answers = {number: getattr(self, f"_{method}")(live, *arguments)}
-        return live.answers[number]
+        live_cell = self._live[nonce]
+        if number not in live_cell.answers:
+            live_cell.answers = {number: getattr(self, f"_{method}")(live_cell, *arguments)}
+        return live_cell.answers[number]
 
     def forget(self, nonce: str) -> None:
         """Remove what is left of a cell."""
-        live = self._live.pop(nonce, None)
-        if live is not None:
-            remove_tree(live.job.folder)
-            remove_tree(live.job.outputs_dir or live.job.folder)
+        live_cell = self._live.pop(nonce, None)
+        if live_cell is not None:
+            remove_tree(live_cell.job.folder)
+            remove_tree(live_cell.job.outputs_dir or live_cell.job.folder)
 
     def close(self) -> None:
         """End everything; only the caches of compilers stay, for the next time that the session measures here."""
@@ -216,29 +216,29 @@ class Agent:
 
     # The methods of a live cell.
 
-    def _calibrated(self, live: _Live) -> float | None:
-        return live.running.calibrated()
+    def _calibrated(self, live_cell: _Live) -> float | None:
+        return live_cell.running.calibrated()
 
-    def _resume(self, live: _Live, steps: int) -> None:
-        live.running.resume(steps)
+    def _resume(self, live_cell: _Live, steps: int) -> None:
+        live_cell.running.resume(steps)
 
-    def _turn(self, live: _Live) -> bool:
-        other_cells = [live_cell for live_cell in self._live.values() if live_cell is not live]
-        waiting = [
-            WaitingCell(_name(live_cell.job.settings), root)
-            for live_cell in other_cells
-            if (root := live_cell.running.root())
+    def _turn(self, live_cell: _Live) -> bool:
+        other_cells = [other_cell for other_cell in self._live.values() if other_cell is not live_cell]
+        waiting_cells = [
+            WaitingCell(_name(other_cell.job.settings), root)
+            for other_cell in other_cells
+            if (root := other_cell.running.root())
         ]
-        return live.running.turn(waiting)
+        return live_cell.running.turn(waiting_cells)
 
-    def _resident_bytes(self, live: _Live) -> int:
-        return live.running.resident_bytes()
+    def _resident_bytes(self, live_cell: _Live) -> int:
+        return live_cell.running.resident_bytes()
 
-    def _finish(self, live: _Live) -> FinishedCell:
-        return self._ended(live, live.running.finish())
+    def _finish(self, live_cell: _Live) -> FinishedCell:
+        return self._ended(live_cell, live_cell.running.finish())
 
-    def _ended(self, live: _Live, outcome: Outcome) -> FinishedCell:
-        outcome = replace(outcome, warnings=(*live.warnings, *outcome.warnings))
+    def _ended(self, live_cell: _Live, outcome: Outcome) -> FinishedCell:
+        outcome = replace(outcome, warnings=(*live_cell.warnings, *outcome.warnings))
         if outcome.exit_code != 0 and outcome.infrastructure is None:
             try:
                 self._check_space()
@@ -247,13 +247,13 @@ class Agent:
         if outcome.infrastructure is None and outcome.refused is None and outcome.missing_device is None:
             outcome = replace(outcome, machine=self._machine)
         try:
-            return FinishedCell(outcome, *self._archives(live.job))
+            return FinishedCell(outcome, *self._archives(live_cell.job))
         except (OSError, machines.TooLarge) as error:
             # Its figures are complete without the other files.
             warning = f"files_left: {error}; they were not copied from the node"
-            result = [path for path in (live.job.result_path,) if path.is_file()]
-            without = machines.packed(Path(live.job.folder), result)
-            return FinishedCell(replace(outcome, warnings=(*outcome.warnings, warning)), without)
+            result_paths = [path for path in (live_cell.job.result_path,) if path.is_file()]
+            result_archive = machines.packed(Path(live_cell.job.folder), result_paths)
+            return FinishedCell(replace(outcome, warnings=(*outcome.warnings, warning)), result_archive)
 
     def _archives(self, job: Job) -> tuple[bytes, bytes | None]:
         """Return the archives of a cell's files, without its home and temporary files, and of its outputs."""
@@ -261,8 +261,8 @@ class Agent:
         paths = [path for path in sorted(walk(folder)) if path.relative_to(folder).parts[0] not in LEFT_THERE]
         return machines.packed(folder, paths), machines.packed(Path(job.outputs_dir)) if job.outputs_dir else None
 
-    def _abandon(self, live: _Live) -> None:
-        live.running.abandon()
+    def _abandon(self, live_cell: _Live) -> None:
+        live_cell.running.abandon()
 
     # Starting.
 
@@ -279,24 +279,28 @@ class Agent:
             preflight = preflight_of([job.settings], in_containers=False)
         if preflight is None:
             return self._executor.start(job, timeout_s), ()
-        if refused := preflight.refused(job):
-            return Never(refused), ()
+        if refusal := preflight.refused(job):
+            return Never(refusal), ()
         return self._executor.start(job, timeout_s), preflight.warnings(job)
 
-    def _here(self, job: Job, roots: Mapping[str, str]) -> Job:
+    def _here(self, job: Job, digest_by_root: Mapping[str, str]) -> Job:
         """Return the job with this node's folders, which are made."""
         # The arms of a comparison have the same cells, so that only the nonce distinguishes them.
-        shared: dict[str, Any] = {
+        shared_folders: dict[str, Any] = {
             folder_name: self._cache(path) for folder_name in SHARED if (path := getattr(job, folder_name)) is not None
         }
         return replace(
             job,
             folder=self._made(CELLS, job.nonce),
-            import_roots=[str(self._scratch / MODULES / roots[root]) for root in job.import_roots if root in roots],
-            host_roots=[root for root in job.import_roots if root in roots],
+            import_roots=[
+                str(self._scratch / MODULES / digest_by_root[root])
+                for root in job.import_roots
+                if root in digest_by_root
+            ],
+            host_roots=[root for root in job.import_roots if root in digest_by_root],
             dataset_dir=job.dataset_dir or str(_home() / "datasets"),
             outputs_dir=self._made(CELLS, f"{job.nonce}-outputs") if job.outputs_dir is not None else None,
-            **shared,
+            **shared_folders,
         )
 
     def _cache(self, path: str) -> str:
@@ -311,10 +315,10 @@ class Agent:
             if now_s - cache.stat().st_mtime > OLD_S:
                 remove_tree(cache)
 
-    def _check_modules(self, roots: Mapping[str, str]) -> None:
+    def _check_modules(self, digest_by_root: Mapping[str, str]) -> None:
         """Raise OSError if a folder of modules that was sent could not be written here."""
-        if missing := self.missing_modules(roots):
-            raise OSError(f"the modules of {missing[0]} could not be written")
+        if missing_roots := self.missing_modules(digest_by_root):
+            raise OSError(f"the modules of {missing_roots[0]} could not be written")
 
     def _check_owner(self) -> None:
         """Raise OSError if the scratch folder is not this user's own, which another user of the node may have made."""

@@ -67,20 +67,24 @@ class Cluster:
         Raises `ExecutorError` for another version of this program; if not `strict`, such a node is not used.
         """
         nodes = {str(node["NodeID"]): node for node in self._ray.nodes()}
-        alive = {name: node for name, node in nodes.items() if node["Alive"] and node["Resources"].get(SLOT, 0) >= 1}
-        answer_refs = {
-            name: self._ask(node) for name, node in alive.items() if name not in self._facts | self._unusable
+        alive_nodes = {
+            node_id: node for node_id, node in nodes.items() if node["Alive"] and node["Resources"].get(SLOT, 0) >= 1
         }
-        for name, ref in answer_refs.items():
+        answer_refs = {
+            node_id: self._ask(node)
+            for node_id, node in alive_nodes.items()
+            if node_id not in self._facts | self._unusable
+        }
+        for node_id, ref in answer_refs.items():
             try:
-                self._facts[name] = self._answer(alive[name], ref)
+                self._facts[node_id] = self._answer(alive_nodes[node_id], ref)
             except Lost:
                 continue  # it is asked again
             except ExecutorError as error:
                 if strict:
                     raise
-                self._unusable[name] = str(error)
-        return [fact for name, fact in self._facts.items() if name in alive]
+                self._unusable[node_id] = str(error)
+        return [node_facts for node_id, node_facts in self._facts.items() if node_id in alive_nodes]
 
     def agent(self, node: NodeFacts, mark: str, start: str) -> Any:
         """Return a new agent on a node, which starts once the machine's measuring slot is free."""
@@ -99,14 +103,14 @@ class Cluster:
         Raises `Lost` or `SessionEnded`, and TimeoutError after a limit.
         """
         errors = self._ray.exceptions
-        begun_s, alive = time.monotonic(), [(other, other.ready.remote(), 0.0) for other in others]
+        begun_s, alive_agents = time.monotonic(), [(other, other.ready.remote(), 0.0) for other in others]
         while True:
             if self._stopping.is_set():
                 raise SessionEnded
             try:
                 if self._ray.wait([ref], timeout=POLL_S)[0]:
                     return self._ray.get(ref)
-                alive = [self._checked(*alive_agent) for alive_agent in alive]
+                alive_agents = [self._checked(*alive_agent) for alive_agent in alive_agents]
             except errors.RayError as error:  # of the agent, its node, or the start of either
                 if self._stopping.is_set():
                     raise SessionEnded from error

@@ -241,8 +241,8 @@ class ExecutorOnMachine:
     def _divided(self, job: Job, nodes: Sequence[NodeFacts]) -> list[Job]:
         """Return the job of each machine, with where they meet."""
         place = self._place
-        free = [partial(place.agent(node).free_port.remote, node.address) for node in nodes[1:]]
-        ports = [0, *(place.asked(call, ANSWER_S) for call in free)]
+        free_ports = [partial(place.agent(node).free_port.remote, node.address) for node in nodes[1:]]
+        ports = [0, *(place.asked(call, ANSWER_S) for call in free_ports)]
         if None in ports:
             silent_node = nodes[ports.index(None)]
             raise ExecutorError(
@@ -261,8 +261,8 @@ class ExecutorOnMachine:
     def _node_for(self, job: Job, offer: Offer) -> NodeFacts:
         """Return the node of a machine for a job. Raises `ExecutorError` if it has left."""
         if job.task is not None:
-            gpus = job.task.gpus or 0
-            return next((node for node in offer.nodes if len(node.machine.gpus) >= gpus), offer.nodes[0])
+            gpu_count = job.task.gpus or 0
+            return next((node for node in offer.nodes if len(node.machine.gpus) >= gpu_count), offer.nodes[0])
         node = _node(offer, job.settings)
         if node is None:
             raise ExecutorError(self._place.note_lost(f"no node has {job.settings.backend} any more"))
@@ -379,25 +379,25 @@ def copied(finished_cell: FinishedCell, job: Job) -> None:
         machines.unpacked(finished_cell.outputs, Path(job.outputs_dir))
 
 
-def combined(measured: Outcome, provided_cells: Sequence[FinishedCell], job: Job) -> Outcome:
+def combined(measured_outcome: Outcome, provided_cells: Sequence[FinishedCell], job: Job) -> Outcome:
     """Return the outcome of a cell whose measuring process has left its files here; others' files replace them.
 
     Raises OSError and `tarfile.TarError` if these cannot be written.
     """
     result = _result(job)
-    if _is_well(measured) or (job.goes_on and result is not None and result.device is not None):
-        return measured
-    failed = next((provided_cell for provided_cell in provided_cells if not _is_well(provided_cell.outcome)), None)
-    if failed is not None:
-        copied(failed, job)
-        return failed.outcome
+    if _is_well(measured_outcome) or (job.goes_on and result is not None and result.device is not None):
+        return measured_outcome
+    failed_cell = next((provided_cell for provided_cell in provided_cells if not _is_well(provided_cell.outcome)), None)
+    if failed_cell is not None:
+        copied(failed_cell, job)
+        return failed_cell.outcome
     name, message = (result.exception or "", result.message or "") if result else ("", "")
     if name.endswith(NOT_CONNECTED):
-        return replace(measured, infrastructure=f"rendezvous: {message}")
+        return replace(measured_outcome, infrastructure=f"rendezvous: {message}")
     kills = sum(provided_cell.outcome.oom_kills or 0 for provided_cell in provided_cells)
     if kills and name.endswith(WORKER_DIED) and FAR in message:
-        return replace(measured, exit_code=None, signal=KILLED, oom_kills=kills)
-    return measured
+        return replace(measured_outcome, exit_code=None, signal=KILLED, oom_kills=kills)
+    return measured_outcome
 
 
 def _is_well(outcome: Outcome) -> bool:

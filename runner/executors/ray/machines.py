@@ -109,10 +109,10 @@ class Need:
         machine, model = node.machine, self.placement.gpus.model
         if self.cpus > machine.logical_cpus:
             return f"{self.cpus} CPUs"
-        fitting = [name for name in machine.gpus if device_lists.is_model(model, name)] if model else machine.gpus
-        if model and not fitting:
+        fitting_gpus = [name for name in machine.gpus if device_lists.is_model(model, name)] if model else machine.gpus
+        if model and not fitting_gpus:
             return f"gpu_model: {model}"
-        if device == "gpu" and self.gpus > len(fitting):
+        if device == "gpu" and self.gpus > len(fitting_gpus):
             return f"{self.gpus} GPUs{f' with gpu_model: {model}' if model else ''}"
         memory = self.placement.memory_gib
         if memory and (machine.memory_bytes is None or machine.memory_bytes < memory * GIB):
@@ -132,8 +132,8 @@ def offers(facts: Iterable[NodeFacts]) -> list[Offer]:
 def need_of(cells: Sequence[Cell]) -> Need:
     """Return what the cells of a comparison need; an external command needs no backend."""
     pairs = frozenset([(cell.settings.backend, cell.settings.device) for cell in cells if cell.task is None])
-    gpus, cpus = max(map(gpus_needed_by, cells), default=0), max(_cpus(cell.settings.cpus) for cell in cells)
-    return Need(pairs, cpus, gpus, cells[0].placement, max(cell.settings.nodes for cell in cells))
+    gpu_count, cpu_count = max(map(gpus_needed_by, cells), default=0), max(_cpus(cell.settings.cpus) for cell in cells)
+    return Need(pairs, cpu_count, gpu_count, cells[0].placement, max(cell.settings.nodes for cell in cells))
 
 
 def groups(need: Need, machines: Sequence[Offer], earlier_identities: Iterable[str] = ()) -> list[tuple[Offer, ...]]:
@@ -152,21 +152,23 @@ def groups(need: Need, machines: Sequence[Offer], earlier_identities: Iterable[s
     return [group for kind in kinds for group in _grouped(kind, need.nodes, earlier_identities)]
 
 
-def _grouped(kind: Sequence[Offer], size: int, earlier_identities: Iterable[str]) -> list[tuple[Offer, ...]]:
+def _grouped(kind: Sequence[Offer], group_size: int, earlier_identities: Iterable[str]) -> list[tuple[Offer, ...]]:
     """Return equal machines in groups of a size, first those that are known."""
-    by_identity = {offer.identity: offer for offer in kind}
-    parts = [identity.split(JOIN) for identity in earlier_identities]
+    offer_by_identity = {offer.identity: offer for offer in kind}
+    identity_lists = [identity.split(JOIN) for identity in earlier_identities]
     known_groups = [
-        tuple(by_identity.pop(identity) for identity in identities)
-        for identities in parts
-        if _is_there(identities, size, by_identity)
+        tuple(offer_by_identity.pop(identity) for identity in identities)
+        for identities in identity_lists
+        if _is_there(identities, group_size, offer_by_identity)
     ]
-    free_offers = [*by_identity.values()]
-    return known_groups + [tuple(free_offers[end - size : end]) for end in range(size, len(free_offers) + 1, size)]
+    free_offers = [*offer_by_identity.values()]
+    return known_groups + [
+        tuple(free_offers[end - group_size : end]) for end in range(group_size, len(free_offers) + 1, group_size)
+    ]
 
 
-def _is_there(parts: Sequence[str], size: int, offer_by_identity: Mapping[str, Offer]) -> bool:
-    return len(parts) == size and all(part in offer_by_identity for part in parts)
+def _is_there(identities: Sequence[str], group_size: int, offer_by_identity: Mapping[str, Offer]) -> bool:
+    return len(identities) == group_size and all(identity in offer_by_identity for identity in identities)
 
 
 def identity_of(offers: Sequence[Offer]) -> str:

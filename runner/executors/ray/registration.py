@@ -95,12 +95,12 @@ class PlacesOnRay:
             return self._updated()
 
     def _updated(self) -> Sequence[Place]:
-        alive = {place.identity: place for place in self._places if place.lost() is None}
+        living_places = {place.identity: place for place in self._places if place.lost() is None}
         offer_by_identity = {offer.identity: offer for offer in self._offers}
-        for place in alive.values():
+        for place in living_places.values():
             place.update(offer_by_identity)
         for offer_group in self._wanted(offer_by_identity.values()):
-            if identity_of(offer_group) not in alive:
+            if identity_of(offer_group) not in living_places:
                 self._places.append(MachinesOnRay(self._cluster, offer_group, self._archives, self._mark, self._start))
         return self._places
 
@@ -118,8 +118,8 @@ class PlacesOnRay:
 
     def changed(self) -> bool:
         """Return whether the machines are others than when this was last asked."""
-        was, self._changed = self._changed, False
-        return was
+        had_changed, self._changed = self._changed, False
+        return had_changed
 
     def fitting(self, cells: Sequence[Cell]) -> Fitting:
         """Return where a comparison can run; comparisons with the same need have the same answer."""

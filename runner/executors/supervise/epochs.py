@@ -84,15 +84,22 @@ class Epochs:
         self._scans = _Scans(self._tree)
         self.watched: list[MeasuredStretch] = []
 
-    def begin(self, alive: Alive) -> bool:
+    def begin(self, alive_processes: Alive) -> bool:
         """Note that the process continues; return whether with a measured epoch, since one was left."""
         if self._left <= 0:
             return False
         self._left -= 1
-        alive = replace(alive, waiting=[cell for cell in alive.waiting if read_line(self._tree, cell.root)])
+        alive_processes = replace(
+            alive_processes, waiting=[cell for cell in alive_processes.waiting if read_line(self._tree, cell.root)]
+        )
         self._scans.begin()
         self.gpus.begin()
-        self._begun = alive, self._sampler.read(), self._own(alive), self._waiting_s(alive)
+        self._begun = (
+            alive_processes,
+            self._sampler.read(),
+            self._own(alive_processes),
+            self._waiting_s(alive_processes),
+        )
         self.gpus.go()
         return True
 
@@ -100,13 +107,13 @@ class Epochs:
         """Note that the process rests again, or has ended."""
         if self._begun is None:
             return
-        (alive, counters, own_before, waiting_s), self._begun = self._begun, None
+        (alive_processes, counters, own_before, waiting_s), self._begun = self._begun, None
         self.gpus.end()
-        stretch, own_use = since(counters, self._sampler.read()), own_since(own_before, self._own(alive))
-        ends_s = zip(alive.resting, waiting_s, self._waiting_s(alive), strict=True)
-        waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
-        self.watched.append(MeasuredStretch(stretch, own_use, tuple(waiting)))
-        self._scans.end(alive.roots, is_last=self._left <= 0)
+        stretch, own_use = since(counters, self._sampler.read()), own_since(own_before, self._own(alive_processes))
+        ends_s = zip(alive_processes.resting, waiting_s, self._waiting_s(alive_processes), strict=True)
+        waiting_uses = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
+        self.watched.append(MeasuredStretch(stretch, own_use, tuple(waiting_uses)))
+        self._scans.end(alive_processes.roots, is_last=self._left <= 0)
 
     def gpu_figures(self) -> dict[str, Any]:
         """Return the fields of a record's surroundings about the GPUs."""
@@ -126,15 +133,15 @@ class Epochs:
         """The processes outside the run that used most CPU since the first measured epoch began."""
         return self._scans.others
 
-    def _own(self, alive: Alive) -> OwnUse:
-        own_use = own_now(self._tree, below(alive.roots), self._usable_bytes)
+    def _own(self, alive_processes: Alive) -> OwnUse:
+        own_use = own_now(self._tree, below(alive_processes.roots), self._usable_bytes)
         if own_use.cpu_s is None:  # one ended between the listing and the reading: its usage has moved to its parent
-            own_use = own_now(self._tree, below(alive.roots), self._usable_bytes)
+            own_use = own_now(self._tree, below(alive_processes.roots), self._usable_bytes)
         # The CPU time and storage of an ended process moved to its parent; the memory it had is not reported.
-        return own_use if read_line(self._tree, alive.pid) else replace(own_use, memory_share=None)
+        return own_use if read_line(self._tree, alive_processes.pid) else replace(own_use, memory_share=None)
 
-    def _waiting_s(self, alive: Alive) -> list[float | None]:
-        return [cpu_now(self._tree, below({cell.root})) for cell in alive.resting]
+    def _waiting_s(self, alive_processes: Alive) -> list[float | None]:
+        return [cpu_now(self._tree, below({cell.root})) for cell in alive_processes.resting]
 
 
 class _Scans:
@@ -163,9 +170,9 @@ class _Scans:
         self._scanned_s = now_s
 
 
-def below(roots: Collection[int]) -> set[int]:
+def below(root_pids: Collection[int]) -> set[int]:
     """Return these processes and everything below them."""
-    return {pid for root in roots for pid in tree_memory.tree(root)}
+    return {pid for root_pid in root_pids for pid in tree_memory.tree(root_pid)}
 
 
 def surroundings(epochs: Epochs, load: tuple[float | None, float | None]) -> Surroundings:

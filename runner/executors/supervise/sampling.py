@@ -100,17 +100,17 @@ class SampledQuantity:
 
     def memory(self) -> MemoryUse | None:
         """Return it as memory."""
-        shown = self._shown()
+        summary = self._shown()
         return (
-            MemoryUse(shown.mean, shown.deviation, int(shown.most), shown.count, int(self._life.most))
-            if shown.count
+            MemoryUse(summary.mean, summary.deviation, int(summary.most), summary.count, int(self._life.most))
+            if summary.count
             else None
         )
 
     def use(self, kind: type[U], *, counted_only: bool = False) -> U | None:
         """Return it as a share or a power; with `counted_only` None for a process without a stretch that counts."""
-        shown = self._counted if counted_only else self._shown()
-        return kind(shown.mean, shown.deviation, shown.most, shown.count) if shown.count else None
+        summary = self._counted if counted_only else self._shown()
+        return kind(summary.mean, summary.deviation, summary.most, summary.count) if summary.count else None
 
     def _shown(self) -> Spread:
         """Return the values of the stretches that count; of the entire life of a process without such a stretch."""
@@ -190,7 +190,9 @@ class EpochMemory:
     def end(self, begun_s: float, ended_s: float) -> None:
         """Note the end of the current stretch."""
         if (length_s := ended_s - begun_s) > 0:
-            self._done += [(self._stretches + (at_s - begun_s) / length_s, size) for at_s, size in self._within]
+            self._done += [
+                (self._stretches + (at_s - begun_s) / length_s, memory_bytes) for at_s, memory_bytes in self._within
+            ]
         self._within, self._stretches = [], self._stretches + 1
         if len(self._done) > MOST_READINGS:
             self._done = self._done[::2]
@@ -279,7 +281,7 @@ class Sampling:
             return None
         energy_j = self._energy_j if self._gpus and self._epochs_s else None
         average_w = energy_j / self._energy_time_s if energy_j is not None and self._energy_time_s else None
-        sources = {gpu.power_source for gpu in self._gpus if gpu.power_source}
+        power_sources = {gpu.power_source for gpu in self._gpus if gpu.power_source}
         return Usage(
             span_s=self._last_s,
             interval_s=SAMPLE_S,
@@ -293,7 +295,7 @@ class Sampling:
             device_power=quantities["device_power_w"].use(PowerUse),
             device_energy_j=energy_j,
             device_average_power_w=average_w,
-            device_power_source=", ".join(sorted(sources)) or None,
+            device_power_source=", ".join(sorted(power_sources)) or None,
             devices=len(self._gpus) or None,
             devices_memory=self._device_total.memory() if len(self._gpus) > 1 else None,
         )

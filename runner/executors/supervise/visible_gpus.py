@@ -71,16 +71,18 @@ def visible_gpus(caller: Mapping[str, str] | None = None, present: Present = Non
 
 def usable_gpus(choice: GpuChoice, caller: Mapping[str, str], present: Present) -> tuple[str, ...]:
     """Return those of the caller's GPUs that a cell may use, in the order of its list. Raises `NoGpu`."""
-    listed = [] if choice.names == ALL_GPUS else named_gpus(choice.names, present)
+    chosen_gpus = [] if choice.names == ALL_GPUS else named_gpus(choice.names, present)
     is_known = isinstance(present, PresentGpus)
-    if listed and not is_known and caller.get(VARIABLE, ALL_GPUS).strip() == ALL_GPUS:
-        gpu_names: tuple[str, ...] = tuple(listed)
+    if chosen_gpus and not is_known and caller.get(VARIABLE, ALL_GPUS).strip() == ALL_GPUS:
+        gpu_names: tuple[str, ...] = tuple(chosen_gpus)
     else:
         gpu_names = visible_gpus(caller, present)
     numbers = {name: _number(name, present) for name in gpu_names}
-    if listed:
-        by_number = {numbers[name]: name for name in gpu_names}
-        gpu_names = tuple(by_number[number] for name in listed if (number := _number(name, present)) in by_number)
+    if chosen_gpus:
+        name_by_number = {numbers[name]: name for name in gpu_names}
+        gpu_names = tuple(
+            name_by_number[number] for name in chosen_gpus if (number := _number(name, present)) in name_by_number
+        )
         if not gpu_names:
             raise NoGpu(f"gpus: must be among the visible GPUs ({_visible_text(caller)}), got {choice.names}")
     return _of_model(choice, {name: numbers[name] for name in gpu_names}, present) if choice.model else gpu_names
@@ -123,19 +125,19 @@ def gpus_of(
     count, value = gpus_needed(settings), caller.get(VARIABLE, ALL_GPUS).strip()
     if value == ALL_GPUS and not isinstance(present, PresentGpus) and choice.any:
         return tuple(map(str, range(count)))  # only the cell can find out how many there are
-    usable = usable_gpus(choice, caller, present)
-    if len(usable) >= count:
-        return usable[:count]
+    gpu_names = usable_gpus(choice, caller, present)
+    if len(gpu_names) >= count:
+        return gpu_names[:count]
     key = "devices" if settings.devices > 1 else "workers"
     if choice.any:
         source_text = f"{VARIABLE} is {caller[VARIABLE]!r}" if VARIABLE in caller else "all that the driver lists"
         raise TooFewGpus(
-            f"{key}: must be at most the number of visible GPUs ({len(usable)}: {source_text}), got {count}; "
-            f"make {count} GPUs visible with {VARIABLE} (with docker compose: GPU), or lower {key} to {len(usable)}"
+            f"{key}: must be at most the number of visible GPUs ({len(gpu_names)}: {source_text}), got {count}; "
+            f"make {count} GPUs visible with {VARIABLE} (with docker compose: GPU), or lower {key} to {len(gpu_names)}"
         )
     raise TooFewGpus(
-        f"{key}: must be at most the number of GPUs that the cell may use ({len(usable)}: {choice.text}; "
-        f"{_visible_text(caller)}), got {count}; name more GPUs, or lower {key} to {len(usable)}"
+        f"{key}: must be at most the number of GPUs that the cell may use ({len(gpu_names)}: {choice.text}; "
+        f"{_visible_text(caller)}), got {count}; name more GPUs, or lower {key} to {len(gpu_names)}"
     )
 
 
@@ -278,10 +280,10 @@ class CellClocks:
             self._locked.pop(gpu).unlock()
         for gpu in [unlocked for unlocked in to_lock if unlocked not in self._locked]:
             opened = self._open(gpu)
-            refused = opened.why if isinstance(opened, Unread) else opened.lock()
-            if isinstance(opened, Unread) or refused is not None:
+            refusal = opened.why if isinstance(opened, Unread) else opened.lock()
+            if isinstance(opened, Unread) or refusal is not None:
                 return (
-                    f"clocks: locked: the GPU's clocks cannot be locked here: {refused}; it takes root (or the "
+                    f"clocks: locked: the GPU's clocks cannot be locked here: {refusal}; it takes root (or the "
                     "capability SYS_ADMIN) and a GPU from Volta on; lock them with nvidia-smi -lgc and set clocks: free"
                 )
             self._locked[gpu] = opened

@@ -128,8 +128,10 @@ def _with_its_number(match: re.Match[AnyStr]) -> AnyStr | None:
     signs, exponent, thousands = _BYTES_AROUND if isinstance(text, bytes) else _TEXT_AROUND
     if group[:1].isdigit():
         begin -= next((len(sign) for sign in signs if text.endswith(sign, 0, begin)), 0)
-    longer = exponent.match(text, end) or (thousands.match(text, end) if len(group) <= 3 and group.isdigit() else None)
-    return text[begin : longer.end() if longer and end == match.end() else end]
+    longer_match = exponent.match(text, end) or (
+        thousands.match(text, end) if len(group) <= 3 and group.isdigit() else None
+    )
+    return text[begin : longer_match.end() if longer_match and end == match.end() else end]
 
 
 def in_log(path: Path, pattern: str) -> Iterator[str | None]:

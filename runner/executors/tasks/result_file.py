@@ -34,15 +34,18 @@ class Labels:
 
 def document(records: Iterable[Record], labels: Labels) -> dict[str, float]:
     """Return the figures of a run's cells; with several, a key contains the cell after the task."""
-    by_cell: dict[str, list[Record]] = {}
+    records_by_cell: dict[str, list[Record]] = {}
     for record in completed(records):
         if record.task is not None:
-            by_cell.setdefault(record.cell_id, []).append(record)
-    cells = {cell_id: _cell(cell_records[0], several=len(by_cell) > 1) for cell_id, cell_records in by_cell.items()}
-    times = Counter(cells.values())
+            records_by_cell.setdefault(record.cell_id, []).append(record)
+    cells = {
+        cell_id: _cell(cell_records[0], several=len(records_by_cell) > 1)
+        for cell_id, cell_records in records_by_cell.items()
+    }
+    count_by_title = Counter(cells.values())
     return {
-        _key(labels, cells[cell_id], cell_id if times[cells[cell_id]] > 1 else "", name): value
-        for cell_id, cell_records in by_cell.items()
+        _key(labels, cells[cell_id], cell_id if count_by_title[cells[cell_id]] > 1 else "", name): value
+        for cell_id, cell_records in records_by_cell.items()
         for name, value in _figures(cell_records).items()
     }
 

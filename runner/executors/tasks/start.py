@@ -118,17 +118,17 @@ def _gpus(job: Job, caller: Mapping[str, str]) -> tuple[str, ...]:
     if not task.gpus:
         return ()
     gpu_files = sorted(path.name for path in Path("/dev").iterdir() if GPU_FILE.fullmatch(path.name))
-    visible, why = tuple(str(number) for number in range(len(gpu_files))), ""
+    visible, reason_text = tuple(str(number) for number in range(len(gpu_files))), ""
     present = present_gpus()
     if VARIABLE in caller or isinstance(present, PresentGpus) or not job.gpus.any:
         try:
             visible = usable_gpus(job.gpus, caller, present)
         except NoGpu as error:
-            visible, why = (), f" ({error})"
+            visible, reason_text = (), f" ({error})"
     if len(visible) < task.gpus or not gpu_files:
         available = min(len(visible), len(gpu_files))
         raise (TooFewDevices if available else DeviceMissing)(
-            f"gpus: must be at most {available}, the number available here{why}, got {task.gpus}; lower gpus "
+            f"gpus: must be at most {available}, the number available here{reason_text}, got {task.gpus}; lower gpus "
             "(--num-gpus)"
         )
     return visible[: task.gpus]

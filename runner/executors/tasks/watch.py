@@ -177,14 +177,14 @@ class TaskWatch(ProcessWatch):
 
     def _sample(self) -> None:
         self._use.sample(self._meter.worked_s())
-        size = os.fstat(self._log.fileno()).st_size
-        if size > LOG_LIMIT_BYTES:
+        log_bytes = os.fstat(self._log.fileno()).st_size
+        if log_bytes > LOG_LIMIT_BYTES:
             self._ask_to_end(
                 f"log_limit: the command printed more than {bytes_text(LOG_LIMIT_BYTES)}; reduce its output"
             )
         # With a short log, a disk that is almost full is not due to the command.
-        elif free_bytes(self._log.fileno()) < min(size, LEAST_FREE_BYTES):
-            text = f"the command printed {bytes_text(size)}, more than the free space of the disk"
+        elif free_bytes(self._log.fileno()) < min(log_bytes, LEAST_FREE_BYTES):
+            text = f"the command printed {bytes_text(log_bytes)}, more than the free space of the disk"
             self._ask_to_end(f"disk_full: {text}; reduce its output, or choose another disk with --results")
 
     def _stop_in_time(self, now_s: float, deadline_s: float) -> None:
@@ -213,11 +213,13 @@ class TaskWatch(ProcessWatch):
 
     def _observation(self, task: Task, outlived: int | None) -> TaskObservation:
         metrics, caveat = metrics_of(task, Written(_opened(self._log), _opened(self._stored)))
-        cut = f"reports: the pipe had more than {bytes_text(REPORT_LIMIT_BYTES)}, the rest was ignored; report less"
-        size, files = os.fstat(self._log.fileno()).st_size, _left_in(self._job.outputs_dir)
+        cut_text = (
+            f"reports: the pipe had more than {bytes_text(REPORT_LIMIT_BYTES)}, the rest was ignored; report less"
+        )
+        log_bytes, files = os.fstat(self._log.fileno()).st_size, _left_in(self._job.outputs_dir)
         metrics = [*metrics, uptime(self._meter.wall_s)]
-        run = TaskRun(task.name, words(task), task.primary, metrics, size, outlived, files=files)
-        caveats = [caveat, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
+        run = TaskRun(task.name, words(task), task.primary, metrics, log_bytes, outlived, files=files)
+        caveats = [caveat, cut_text if self._reported_bytes > REPORT_LIMIT_BYTES else None]
         return TaskObservation(run, stopped=self._stopped, caveats=tuple(filter(None, caveats)))
 
 
@@ -264,8 +266,8 @@ def _ends_of(log: FileIO) -> str:
     ends = CappedOutput()
     with naming(Path(log.name)):
         ends.add(os.pread(log.fileno(), HEAD_BYTES, 0))
-        size = os.fstat(log.fileno()).st_size
-        tail = max(HEAD_BYTES, size - TAIL_BYTES)
+        log_bytes = os.fstat(log.fileno()).st_size
+        tail = max(HEAD_BYTES, log_bytes - TAIL_BYTES)
         ends.skip(tail - HEAD_BYTES)
         ends.add(os.pread(log.fileno(), TAIL_BYTES, tail))
     return ends.text()
@@ -292,8 +294,8 @@ class Written:
     @property
     def limit_s(self) -> float:
         """The time limit of a metric."""
-        size = self.log.stat().st_size if self.log.exists() else 0
-        return START_LIMIT_S + size / SLOWEST_BYTES_PER_S
+        log_bytes = self.log.stat().st_size if self.log.exists() else 0
+        return START_LIMIT_S + log_bytes / SLOWEST_BYTES_PER_S
 
 
 def metrics_of(task: Task, written_files: Written, limit_s: float | None = None) -> tuple[list[Metric], str | None]:
@@ -353,13 +355,13 @@ def _answers(
 
 
 def _lines(descriptor: int, limit_s: float) -> Iterator[dict[str, Any]]:
-    pending = b""
+    pending_data = b""
     while select.select([descriptor], [], [], limit_s)[0]:
         data = os.read(descriptor, ANSWER_BYTES)
         if not data:
             yield {"ended": True}
             return
-        *lines, pending = (pending + data).split(b"\n")
+        *lines, pending_data = (pending_data + data).split(b"\n")
         for line in lines:
             try:
                 yield loads(line)

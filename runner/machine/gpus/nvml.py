@@ -76,25 +76,27 @@ class Nvml:
 
         The name is its index in bus order, its UUID or a unique prefix of it, or the UUID of a MIG device.
         """
-        by_index = name.isascii() and name.isdigit()
-        function_name = "nvmlDeviceGetHandleByIndex" if by_index else "nvmlDeviceGetHandleByUUID"
-        handle = self.ask(function_name, int(name) if by_index else name, absent=(INVALID_ARGUMENT, NOT_FOUND))
+        is_index = name.isascii() and name.isdigit()
+        function_name = "nvmlDeviceGetHandleByIndex" if is_index else "nvmlDeviceGetHandleByUUID"
+        handle = self.ask(function_name, int(name) if is_index else name, absent=(INVALID_ARGUMENT, NOT_FOUND))
         if not isinstance(handle, Unread) or not handle.absent:
             return handle
         handles = self.gpus()
-        fitting = [
+        fitting_handles = [
             known_handle for known_handle in handles if name.startswith("GPU-") and self._has_uuid(known_handle, name)
         ]
-        if len(fitting) == 1:
-            return fitting[0]
+        if len(fitting_handles) == 1:
+            return fitting_handles[0]
         return Unread(f"the driver reports {len(handles)} GPU{'' if len(handles) == 1 else 's'}", absent=True)
 
     def used_part(self, handle: Any) -> Any | None:
         """Return the part that CUDA uses: in MIG mode the first MIG device, or None without one; else the handle."""
         if self.card(handle) is not handle or not (self.value("nvmlDeviceGetMigMode", handle) or (0, 0))[0]:
             return handle
-        parts = (self.value("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(MOST_MIG_DEVICES))
-        return next((part for part in parts if part is not None), None)
+        mig_handles = (
+            self.value("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(MOST_MIG_DEVICES)
+        )
+        return next((mig_handle for mig_handle in mig_handles if mig_handle is not None), None)
 
     def card(self, handle: Any) -> Any:
         """Return the handle of a MIG device's GPU; any other handle unchanged."""

@@ -116,8 +116,8 @@ class ReadableGpu:
     def lock(self) -> str | None:
         """Lock the clock at the rated one, which the GPU sustains under any load; return why this is refused."""
         rated = self._nvml.library.NVML_CLOCK_LIMIT_ID_TDP
-        refused = self._nvml.ask("nvmlDeviceSetGpuLockedClocks", self._card, rated, rated)
-        return refused.why.removeprefix("NVML: ") if isinstance(refused, Unread) else None
+        answer = self._nvml.ask("nvmlDeviceSetGpuLockedClocks", self._card, rated, rated)
+        return answer.why.removeprefix("NVML: ") if isinstance(answer, Unread) else None
 
     def unlock(self) -> None:
         """Unlock the clock; a refusal is ignored."""
@@ -150,8 +150,8 @@ class ReadableGpu:
 
         The driver lists the machine's pids, which differ in a container.
         """
-        listed = self._ask_own("nvmlDeviceGetComputeRunningProcesses") or []
-        used_bytes: int | None = total(process.usedGpuMemory for process in listed if process.pid in pids)
+        gpu_processes = self._ask_own("nvmlDeviceGetComputeRunningProcesses") or []
+        used_bytes: int | None = total(process.usedGpuMemory for process in gpu_processes if process.pid in pids)
         return used_bytes
 
     def _violation_s(self, policy: int) -> float | None:
@@ -387,14 +387,14 @@ def _mig(nvml: Nvml, handle: Any, card: Any) -> bool | Unread:
 
 
 def _users(tree: ProcTree, nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...] | Unread:
-    listed = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
-    if isinstance(listed, Unread):
-        return listed
+    gpu_processes = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
+    if isinstance(gpu_processes, Unread):
+        return gpu_processes
     # In a container the driver reports the host's pids, for which /proc would name other processes.
     has_names = container_engine(tree) is None
     users = [
         GpuProcess(process.pid, _name(tree, process.pid) if has_names else None, process.usedGpuMemory)
-        for process in listed
+        for process in gpu_processes
     ]
     return tuple(sorted(users, key=lambda process: process.pid))
 
@@ -407,8 +407,8 @@ def _name(tree: ProcTree, pid: int) -> str | None:
 def _throttle_mask(nvml: Nvml, card: Any) -> int | Unread:
     """Return the reasons for throttling; drivers before 535 have the function under its old name."""
     reasons: int | Unread = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", card)
-    older = nvml.value("nvmlDeviceGetCurrentClocksThrottleReasons", card) if isinstance(reasons, Unread) else None
-    return reasons if older is None else older
+    old_reasons = nvml.value("nvmlDeviceGetCurrentClocksThrottleReasons", card) if isinstance(reasons, Unread) else None
+    return reasons if old_reasons is None else old_reasons
 
 
 def _converted(answer: Any | Unread, convert: Callable[[Any], T]) -> T | Unread:

@@ -119,17 +119,17 @@ def interleaved(
 ) -> PairResult:
     """Return the result of two running arms, in the order AB BA AB ... or its mirror image."""
     times_s: tuple[list[float], list[float]] = ([], [])
-    watched: list[MeasuredStretch] = []
+    measured_stretches: list[MeasuredStretch] = []
     for process in processes:
         process.turn(steps)  # the first is a warm-up and does not count
     for turn in range(TURNS):
         for arm in (0, 1) if second_first == bool(turn % 2) else (1, 0):
             taken_s, stretch = _watched_turn(processes[arm], steps, sampler)
             times_s[arm].append(taken_s)
-            watched.append(stretch)
+            measured_stretches.append(stretch)
     times = tuple(zip(*times_s, strict=True))
     ratio = statistics.fmean(math.log(second_s / first_s) for first_s, second_s in times)
-    return PairResult(ratio, times, disturbed(watched))
+    return PairResult(ratio, times, disturbed(measured_stretches))
 
 
 def _watched_turn(process: ArmProcess, steps: int, sampler: Sampler) -> tuple[float, MeasuredStretch]:
@@ -142,11 +142,11 @@ def _watched_turn(process: ArmProcess, steps: int, sampler: Sampler) -> tuple[fl
 
 @contextmanager
 def _started(threads: int) -> Iterator[tuple[ArmProcess, ArmProcess]]:
-    with ExitStack() as ends:
+    with ExitStack() as stack:
         processes = []
         for _ in range(2):
             process = ArmProcess(threads)
-            ends.callback(process.end)
+            stack.callback(process.end)
             processes.append(process)
         for process in processes:
             process.answer()

@@ -114,18 +114,18 @@ def since(before: Counters, after: Counters) -> CounterChanges:
     return _timed(stretch, wall_s * after.cpus, moved(before.cpu_idle_s, after.cpu_idle_s), after.cpus)
 
 
-def _timed(counter_changes: CounterChanges, total_s: float, idle_s: float | None, cpus: int) -> CounterChanges:
+def _timed(counter_changes: CounterChanges, total_s: float, idle_s: float | None, cpu_count: int) -> CounterChanges:
     """Compute busy time from the clock and the idle time, which the kernel measures, whereas it samples busy ticks.
 
     For a program that uses half of a CPU in short pieces, sampling at 250 Hz blurs a second by 3 %. If the ticks do not
     add up to the clock's time, the counters are not this machine's (sandboxes report zeros) or it was suspended.
     """
     ticks_s, irq_s, steal_s = counter_changes.cpu_total_s, counter_changes.cpu_irq_s, counter_changes.cpu_steal_s
-    unknown = replace(counter_changes, cpu_total_s=None, cpu_busy_s=None, cpu_irq_s=None, cpu_steal_s=None)
+    unknown_changes = replace(counter_changes, cpu_total_s=None, cpu_busy_s=None, cpu_irq_s=None, cpu_steal_s=None)
     if ticks_s is None or idle_s is None or irq_s is None or steal_s is None:
-        return unknown
-    if abs(ticks_s - total_s) > TICKS_TOLERANCE * total_s + TICKS_TOLERANCE_S * cpus:
-        return unknown
+        return unknown_changes
+    if abs(ticks_s - total_s) > TICKS_TOLERANCE * total_s + TICKS_TOLERANCE_S * cpu_count:
+        return unknown_changes
     return replace(counter_changes, cpu_total_s=total_s, cpu_busy_s=max(0.0, total_s - idle_s - irq_s - steal_s))
 
 
@@ -136,9 +136,9 @@ def moved(before: N | None, after: N | None) -> N | None:
 
 def total(values: Iterable[N | None]) -> N | None:
     """Return the sum; None if a value is missing, or without values."""
-    listed = list(values)
-    known_values = [value for value in listed if value is not None]
-    return sum(known_values[1:], known_values[0]) if known_values and len(known_values) == len(listed) else None
+    all_values = list(values)
+    known_values = [value for value in all_values if value is not None]
+    return sum(known_values[1:], known_values[0]) if known_values and len(known_values) == len(all_values) else None
 
 
 def _throttle_paths(tree: ProcTree, cpus: Collection[int]) -> list[str]:
@@ -171,13 +171,13 @@ def close(*descriptors: int | None) -> None:
 def _content(descriptor: int | None) -> bytes:
     if descriptor is None:
         return b""
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     with contextlib.suppress(OSError):  # disabled pressure files can be opened, but not read
         offset = 0
-        while part := os.pread(descriptor, CHUNK_BYTES, offset):
-            parts.append(part)
-            offset += len(part)
-    return b"".join(parts)
+        while chunk := os.pread(descriptor, CHUNK_BYTES, offset):
+            chunks.append(chunk)
+            offset += len(chunk)
+    return b"".join(chunks)
 
 
 def _cpu_times(stat: bytes, labels: frozenset[bytes]) -> Sequence[float | None]:

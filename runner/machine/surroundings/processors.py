@@ -61,11 +61,11 @@ def cpus_by_node(tree: ProcTree, cpus: Collection[int]) -> dict[int, tuple[int, 
     """Return these CPUs by their node, without nodes of memory alone."""
     cpus_by_number = {}
     for name in tree.names(NODES, "node[0-9]*"):
-        listed = _listed(tree, f"{NODES}/{name}/cpulist")
-        if isinstance(listed, Unread):
-            return listed
+        node_cpus = _listed(tree, f"{NODES}/{name}/cpulist")
+        if isinstance(node_cpus, Unread):
+            return node_cpus
         number = integer(name.removeprefix("node"))
-        if number is not None and (own_cpus := tuple(cpu for cpu in listed if cpu in cpus)):
+        if number is not None and (own_cpus := tuple(cpu for cpu in node_cpus if cpu in cpus)):
             cpus_by_number[number] = own_cpus
     return dict(sorted(cpus_by_number.items())) if cpus_by_number else Unread(f"{NODES} is not there", absent=True)
 
@@ -183,11 +183,11 @@ def pinned(cpus: int | str, tree: ProcTree, allowed: Collection[int]) -> tuple[i
 
 def check(settings: Iterable[Settings]) -> None:
     """Raise `UsageError` for the first of these cells whose CPUs are not available here."""
-    allowed = PLATFORM.usable_cpus()
+    allowed_cpus = PLATFORM.usable_cpus()
     for cpus in dict.fromkeys(cell_settings.cpus for cell_settings in settings):
         if cpus != "all" and (why := PLATFORM.lacks(Facility.AFFINITY)):
             raise UsageError(f"cpus: {cpus}: {why}, so that no process can be bound to CPUs; use cpus: all")
-        pinned(cpus, ProcTree(), allowed)
+        pinned(cpus, ProcTree(), allowed_cpus)
 
 
 def most_cores(tree: ProcTree, allowed: Collection[int]) -> int:
@@ -195,33 +195,34 @@ def most_cores(tree: ProcTree, allowed: Collection[int]) -> int:
     return max(core_by_core(tree, cpus)[1] for cpus in _nodes(tree, allowed).values())
 
 
-def _listed_cpus(listed: str, tree: ProcTree, allowed: Collection[int]) -> tuple[int, ...]:
-    cpus = device_lists.parse_cpus(listed) or []
-    if not (lacking := [cpu for cpu in cpus if cpu not in allowed]):
+def _listed_cpus(cpus_text: str, tree: ProcTree, allowed_cpus: Collection[int]) -> tuple[int, ...]:
+    cpus = device_lists.parse_cpus(cpus_text) or []
+    if not (lacking := [cpu for cpu in cpus if cpu not in allowed_cpus]):
         return tuple(sorted(set(cpus)))
-    present = online(tree)
-    if not isinstance(present, Unread) and (absent := [cpu for cpu in lacking if cpu not in present]):
-        raise UsageError(f"cpus: {listed}: {_named(absent)} not on this machine, which has {_text(present)}")
+    online_cpus = online(tree)
+    if not isinstance(online_cpus, Unread) and (absent := [cpu for cpu in lacking if cpu not in online_cpus]):
+        raise UsageError(f"cpus: {cpus_text}: {_named(absent)} not on this machine, which has {_text(online_cpus)}")
     raise UsageError(
-        f"cpus: {listed}: {_named(lacking)} not available to this process, whose cpuset or affinity is {_text(allowed)}"
+        f"cpus: {cpus_text}: {_named(lacking)} not available to this process, whose cpuset or affinity is "
+        f"{_text(allowed_cpus)}"
     )
 
 
-def _counted(count: int, tree: ProcTree, allowed: Collection[int]) -> tuple[int, ...]:
-    nodes = {node: core_by_core(tree, cpus) for node, cpus in _nodes(tree, allowed).items()}
-    fitting = [(cores < count, node) for node, (cpus, cores) in nodes.items() if len(cpus) >= count]
-    if not fitting:
+def _counted(count: int, tree: ProcTree, allowed_cpus: Collection[int]) -> tuple[int, ...]:
+    nodes = {node: core_by_core(tree, cpus) for node, cpus in _nodes(tree, allowed_cpus).items()}
+    fitting_nodes = [(core_count < count, node) for node, (cpus, core_count) in nodes.items() if len(cpus) >= count]
+    if not fitting_nodes:
         usable_text = ", ".join(f"node {node} has {len(cpus)} ({_text(cpus)})" for node, (cpus, _) in nodes.items())
         raise UsageError(
             f"cpus: {count}: no NUMA node has so many that this process may use: {usable_text}; use fewer, or list them"
         )
-    return tuple(sorted(nodes[min(fitting)[1]][0][:count]))
+    return tuple(sorted(nodes[min(fitting_nodes)[1]][0][:count]))
 
 
-def _nodes(tree: ProcTree, allowed: Collection[int]) -> Mapping[int, tuple[int, ...]]:
+def _nodes(tree: ProcTree, allowed_cpus: Collection[int]) -> Mapping[int, tuple[int, ...]]:
     """Return the CPUs by node; all on one node if the kernel reports no nodes."""
-    nodes = cpus_by_node(tree, allowed)
-    return {0: tuple(sorted(allowed))} if isinstance(nodes, Unread) else nodes
+    nodes = cpus_by_node(tree, allowed_cpus)
+    return {0: tuple(sorted(allowed_cpus))} if isinstance(nodes, Unread) else nodes
 
 
 def _named(cpus: Collection[int]) -> str:

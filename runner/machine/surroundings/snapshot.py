@@ -56,12 +56,12 @@ SHOWN_SHARE = 0.005
 
 def look(tree: ProcTree, cpus: Collection[int], measure: Callable[[], Sequence[float]]) -> Readings:
     """Read the machine, before and while `measure` runs, which returns a log ratio for each of its pairs."""
-    load, started = _load(tree), heat(tree, cpus)
+    load, heat_before = _load(tree), heat(tree, cpus)
     meanwhile, ratios = watch(tree, cpus, measure)
     gpus, driver = gpus_and_driver(tree)
     return Readings(
         clocks=clocks(tree, cpus),
-        heat=started,
+        heat=heat_before,
         limits=_limits(tree, cpus),
         place=ProcessPlacement(
             hypervisor=hypervisor(tree),
@@ -85,10 +85,10 @@ def watch(
 ) -> tuple[Meanwhile, Sequence[float]]:
     """Return the machine's activity while `measure` ran, and its result."""
     with Sampler(cpus, tree.root) as sampler:
-        listed, own_s, counters_before = processes(tree), ended_cpu_s(), sampler.read()
+        processes_before, own_s, counters_before = processes(tree), ended_cpu_s(), sampler.read()
         ratios = measure()
         stretch, own_use = since(counters_before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)
-    return Meanwhile(stretch, own_use, others(listed, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
+    return Meanwhile(stretch, own_use, others(processes_before, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
 
 
 def _limits(tree: ProcTree, cpus: Collection[int]) -> ResourceLimits:
@@ -99,10 +99,10 @@ def _limits(tree: ProcTree, cpus: Collection[int]) -> ResourceLimits:
 
 def swap(tree: ProcTree) -> Swap | Unread:
     """Return the swap space of the machine (proc(5), meminfo)."""
-    total, free = stated_bytes(tree, MEMORY, "SwapTotal"), stated_bytes(tree, MEMORY, "SwapFree")
-    if isinstance(total, Unread):
-        return total
-    return free if isinstance(free, Unread) else Swap(max(0, total - free), total)
+    total_bytes, free_bytes = stated_bytes(tree, MEMORY, "SwapTotal"), stated_bytes(tree, MEMORY, "SwapFree")
+    if isinstance(total_bytes, Unread):
+        return total_bytes
+    return free_bytes if isinstance(free_bytes, Unread) else Swap(max(0, total_bytes - free_bytes), total_bytes)
 
 
 def _load(tree: ProcTree) -> float | Unread:
@@ -150,12 +150,12 @@ def read_line(tree: ProcTree, pid: int) -> ProcessStat | None:
     numbers = [integer(word) for word in words[1:20]]
     if not separator or len(numbers) < 19:
         return None
-    parent, user, system, child_user, child_system, started = (numbers[i] for i in (0, 10, 11, 12, 13, 18))
+    parent, user, system, child_user, child_system, started_ticks = (numbers[i] for i in (0, 10, 11, 12, 13, 18))
     if parent is None or user is None or system is None or child_user is None or child_system is None:
         return None
     name = " ".join(printable(head.partition("(")[2]).split()) or "?"
     used_cpu_s, children_cpu_s = (user + system) / TICKS_PER_S, (child_user + child_system) / TICKS_PER_S
-    return ProcessStat(name[:20], parent, used_cpu_s, children_cpu_s, started or 0)
+    return ProcessStat(name[:20], parent, used_cpu_s, children_cpu_s, started_ticks or 0)
 
 
 def others(
@@ -206,18 +206,18 @@ def _same(earlier: ProcessStat, later: ProcessStat | None) -> bool:
 
 def missing_rights(tree: ProcTree) -> tuple[str, ...]:
     """Return the rights needed for reading and measuring that are missing here, without changing anything."""
-    missing = []
+    missing_texts = []
     if isinstance(tree.text("/proc/1/stat"), Unread):
-        missing.append("processes of other users are not visible")
+        missing_texts.append("processes of other users are not visible")
     if covered_stat(tree):
-        missing.append("/proc/stat is a container's own, so the CPU use of others is not visible")
+        missing_texts.append("/proc/stat is a container's own, so the CPU use of others is not visible")
     try:
         can_bind = PLATFORM.bind(PLATFORM.usable_cpus())
     except OSError:
         can_bind = False
     if not can_bind:
-        missing.append("processes cannot be bound to CPUs")
-    return tuple(missing)
+        missing_texts.append("processes cannot be bound to CPUs")
+    return tuple(missing_texts)
 
 
 def _descends(pid: int, own_pids: Collection[int], lines: Mapping[int, ProcessStat]) -> bool:
@@ -245,10 +245,10 @@ def own_now(tree: ProcTree, pids: Collection[int], usable_bytes: int | None) -> 
 
 def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
     """Return what was used between two readings of the same processes; for memory the larger share."""
-    shares = [share for share in (before.memory_share, after.memory_share) if share is not None]
+    known_shares = [share for share in (before.memory_share, after.memory_share) if share is not None]
     return OwnUse(
         cpu_s=moved(before.cpu_s, after.cpu_s),
-        memory_share=max(shares) if len(shares) == 2 else None,
+        memory_share=max(known_shares) if len(known_shares) == 2 else None,
         storage_bytes=moved(before.storage_bytes, after.storage_bytes),
     )
 

@@ -45,7 +45,7 @@ class Measurement:
 def test_before_anything_has_ended_the_estimates_count_and_the_clock_runs() -> None:
     measured = Measurement(repeats=3)
     assert measured.left.seconds() == 3 * 2 * 2 * ESTIMATE_S
-    assert measured.left.seconds(machines=2) == 60.0
+    assert measured.left.seconds(machine_count=2) == 60.0
     measured.now_s += 15
     assert measured.left.seconds() == 105.0
 

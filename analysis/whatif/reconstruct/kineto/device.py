@@ -84,15 +84,15 @@ class DevicePieces:
         self._waits: dict[int, tuple[Wait, object]] = {}
         self._calls = _calls(recording)
         self._foreign: Counter[str] = Counter()  # the time of work that no step has launched, by its name
-        several_devices = len({place[0] for place in recording.streams}) > 1
+        has_several_devices = len({place[0] for place in recording.streams}) > 1
         for place, events in sorted(recording.streams.items(), key=lambda item: str(item[0])):
-            self._take(place, events, several_devices)
+            self._take(place, events, has_several_devices)
         if self._foreign:
             self.caveats.append(_outside(self._foreign))
 
     def _take(self, place: Place, events: list[RankEvent], several_devices: bool) -> None:
         name = f"device {place[0]} stream {place[1]}" if several_devices else f"stream {place[1]}"
-        reached: list[int] = []
+        lane_ends_ns: list[int] = []
         for event in sorted(events, key=lambda event: (event.start_ns, event.end_ns)):
             if event.category in SYNC:
                 if event.wait is not None:
@@ -105,8 +105,10 @@ class DevicePieces:
                     self._foreign[_short(event.name)] += event.end_ns - event.start_ns
                 continue
             # Kernels of a graph overlap on one stream.
-            lane_index = next((index for index, end_ns in enumerate(reached) if end_ns <= event.start_ns), len(reached))
-            reached[lane_index : lane_index + 1] = [event.end_ns]
+            lane_index = next(
+                (index for index, end_ns in enumerate(lane_ends_ns) if end_ns <= event.start_ns), len(lane_ends_ns)
+            )
+            lane_ends_ns[lane_index : lane_index + 1] = [event.end_ns]
             piece = self._piece(f"{name} ({lane_index + 1})" if lane_index else name, event, issue, step)
             self.lanes.setdefault(piece.lane, []).append(piece)
             self._by_stream.setdefault(place[1], []).append(piece)
@@ -204,15 +206,17 @@ class DevicePieces:
             if piece.call is not None:
                 calls[piece.step].append(piece)
         differ = {step for step in calls if len(calls[step]) != len(waits[step])}
-        for step, pending in calls.items():
-            started: list[Piece] = []
+        for step, pending_calls in calls.items():
+            started_calls: list[Piece] = []
             for wait in sorted(waits[step]):
-                while pending and pending[0].issued_ns < wait.at_ns and (step in differ or not started):
-                    started.append(pending.popleft())
+                while (
+                    pending_calls and pending_calls[0].issued_ns < wait.at_ns and (step in differ or not started_calls)
+                ):
+                    started_calls.append(pending_calls.popleft())
                 following = self._next_compute(wait)
                 if following is not None:
-                    following.after += started
-                started = []
+                    following.after += started_calls
+                started_calls = []
         if differ:
             numbers_text = ", ".join(str(step + 1) for step in sorted(differ)[:5])
             self.caveats.append(
@@ -383,11 +387,11 @@ def joined_piece(recording: RankRecording, event: RankEvent, starter: RankEvent)
 
 def _only_group(recording: RankRecording) -> tuple[str, tuple[int, ...]]:
     """Return the group of collectives whose event names none: that of all ranks, if it is the only one, else ""."""
-    everyone = tuple(range(recording.world_size or 1))
+    all_ranks = tuple(range(recording.world_size or 1))
     shared_groups = {name: ranks for name, ranks in recording.groups.items() if len(ranks) > 1}
     if len(set(shared_groups.values())) > 1:
-        return "", everyone
-    return next(iter(shared_groups.items()), ("0", everyone))
+        return "", all_ranks
+    return next(iter(shared_groups.items()), ("0", all_ranks))
 
 
 def call_of(message: Message | None, name: str, recording: RankRecording) -> CollectiveCall:

@@ -45,18 +45,18 @@ def _without_garbage_collection() -> Iterator[None]:
 
 def _graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
     recordings: dict[int, RankRecording] = {}
-    by_rank: dict[int, RankTrace] = {}
+    trace_by_rank: dict[int, RankTrace] = {}
     for position, path in enumerate(paths):
         recording = read(path)
         rank = _rank_of(recording, position)
-        if (ranks := max(rank + 1, recording.world_size or 1)) > MOST_WORKERS:
-            raise GraphError(f"{path}: must be of at most {MOST_WORKERS} ranks, got {ranks}; record it again")
+        if (rank_count := max(rank + 1, recording.world_size or 1)) > MOST_WORKERS:
+            raise GraphError(f"{path}: must be of at most {MOST_WORKERS} ranks, got {rank_count}; record it again")
         if rank in recordings:
             raise same_rank(rank, recordings[rank].path, path)
-        recordings[rank], by_rank[rank] = recording, _trace_of(recording, rank)
+        recordings[rank], trace_by_rank[rank] = recording, _trace_of(recording, rank)
         recording.forget_events()
     ordered = [recordings[rank] for rank in sorted(recordings)]
-    traces = [by_rank[rank] for rank in sorted(by_rank)]
+    traces = [trace_by_rank[rank] for rank in sorted(trace_by_rank)]
     world = max(max(recordings) + 1, *(recording.world_size or 1 for recording in ordered))
     source = ", ".join(str(recording.path) for recording in ordered[:3]) + (", ..." if len(ordered) > 3 else "")
     caveats = _same_steps(traces)
@@ -64,9 +64,9 @@ def _graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
     _assign_groups(traces, ordered, alignment)
     _same_collectives(traces)
     made_nodes = nodes.make(traces, alignment.offsets_ns, facts.get("threads", 1))
-    missing = tuple(rank for rank in range(world) if rank not in recordings)
-    if missing:
-        caveats.append(_missing(missing, world))
+    missing_ranks = tuple(rank for rank in range(world) if rank not in recordings)
+    if missing_ranks:
+        caveats.append(_missing(missing_ranks, world))
     coverages = [_coverage(trace, made_nodes) for trace in traces]
     caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *made_nodes.caveats]
     caveats += [_explained(trace.rank, coverage) for trace, coverage in zip(traces, coverages, strict=True)]
@@ -83,7 +83,7 @@ def _graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
         link=facts.get("link"),
         clock_offsets_ns=alignment.offsets_ns,
         cores=facts.get("cores"),
-        missing_ranks=missing,
+        missing_ranks=missing_ranks,
         caveats=tuple(dict.fromkeys(caveats)),
         parallel_lanes={lane: count for trace in traces for lane, count in trace.parallel.items()},
     )
@@ -138,13 +138,13 @@ def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
                 f"{first_trace.source} has {len(first_trace.windows)}; record the same steps on all ranks"
             )
     steps = range(len(first_trace.windows))
-    finished = steps[:-1] if any(trace.unfinished for trace in traces) else steps
+    finished_steps = steps[:-1] if any(trace.unfinished for trace in traces) else steps
     unusual_steps = {
-        step for trace in traces for step in unusual([trace.lanes[trace.main][index] for index in finished])
+        step for trace in traces for step in unusual([trace.lanes[trace.main][index] for index in finished_steps])
     }
-    if len(unusual_steps) == len(finished):
+    if len(unusual_steps) == len(finished_steps):
         unusual_steps = set()
-    kept_steps = [step for step in finished if step not in unusual_steps]
+    kept_steps = [step for step in finished_steps if step not in unusual_steps]
     set_periods(traces, kept_steps)
     for trace in traces:
         _keep(trace, kept_steps)
@@ -185,7 +185,7 @@ def _assign_groups(traces: Sequence[RankTrace], recordings: Sequence[RankRecordi
 
 def _same_collectives(traces: Sequence[RankTrace]) -> None:
     """Check that all ranks of a group have as many collectives in a step. Raises `GraphError`."""
-    present = {trace.rank for trace in traces}
+    present_ranks = {trace.rank for trace in traces}
     counts: dict[tuple[str, int], dict[int, int]] = {}
     members: dict[str, set[int]] = {}
     for trace in traces:
@@ -196,7 +196,7 @@ def _same_collectives(traces: Sequence[RankTrace]) -> None:
                     count_by_rank[trace.rank] = count_by_rank.get(trace.rank, 0) + 1
                     members.setdefault(piece.call.group, set()).update(piece.call.ranks)
     for (group, step), count_by_rank in counts.items():
-        for rank in sorted(members[group] & present):
+        for rank in sorted(members[group] & present_ranks):
             if count_by_rank.get(rank, 0) != (most := max(count_by_rank.values())):
                 other_rank = next(counted_rank for counted_rank, count in count_by_rank.items() if count == most)
                 source = next(trace.source for trace in traces if trace.rank == rank)
@@ -206,11 +206,11 @@ def _same_collectives(traces: Sequence[RankTrace]) -> None:
                 )
 
 
-def _missing(missing: Sequence[int], world: int) -> str:
-    numbers_text = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+def _missing(missing_ranks: Sequence[int], world: int) -> str:
+    numbers_text = ", ".join(map(str, missing_ranks[:5])) + (", ..." if len(missing_ranks) > 5 else "")
     return (
-        f"{len(missing)} of {world} ranks have no file (rank {numbers_text}): collectives keep their measured times, "
-        "which include waiting for those ranks"
+        f"{len(missing_ranks)} of {world} ranks have no file (rank {numbers_text}): collectives keep their measured "
+        "times, which include waiting for those ranks"
     )
 
 
@@ -221,9 +221,9 @@ def _coverage(trace: RankTrace, made_nodes: nodes.Made) -> Coverage:
 
 def _explained(rank: int, coverage: Coverage) -> str:
     """Return a sentence about what explains the steps of a rank."""
-    passed = [part for path in coverage.paths for part in path]
-    total = sum(part.worked_ns + part.gap_ns for part in passed) or 1
-    between_ns = sum(part.worked_ns for part in passed if part.node.name.endswith(BETWEEN))
+    passed_nodes = [passed_node for path in coverage.paths for passed_node in path]
+    total = sum(passed_node.worked_ns + passed_node.gap_ns for passed_node in passed_nodes) or 1
+    between_ns = sum(passed_node.worked_ns for passed_node in passed_nodes if passed_node.node.name.endswith(BETWEEN))
     return (
         f"rank {rank}: {percentage(coverage.share)} of the step time is explained, of which "
         f"{percentage(between_ns / total)} is Python between operators of named ranges; "

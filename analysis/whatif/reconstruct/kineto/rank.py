@@ -87,16 +87,16 @@ def _unfinished(trace: RankTrace, work: HostWork, recording: RankRecording) -> s
     """Return why the last step is unfinished, None if it is not."""
     names = [[piece.name for piece in pieces] for pieces in trace.lanes[trace.main]]
     launched = [0] * len(names)
-    missing = [0] * len(names)
+    missing_counts = [0] * len(names)
     for events in recording.threads.values() if recording.streams else ():
         for event in events:
             if event.category in RUNTIME and "LaunchKernel" in event.name:
                 step = work.step_at(event.start_ns)
                 if step is not None:
                     launched[step] += 1
-                    missing[step] += event.correlation not in work.device
-    if len(missing) > 1 and missing[-1] and not any(missing[:-1]):
-        return f"{missing[-1]} of its {launched[-1]} launches have no kernel"
+                    missing_counts[step] += event.correlation not in work.device
+    if len(missing_counts) > 1 and missing_counts[-1] and not any(missing_counts[:-1]):
+        return f"{missing_counts[-1]} of its {launched[-1]} launches have no kernel"
     if is_unfinished(names):
         return f"it has {len(names[-1])} operations, the step before has {len(names[-2])}"
     return None
@@ -106,15 +106,15 @@ def _tie_to_steps(trace: RankTrace) -> None:
     """Let work that waits for nothing known start at the same time of each step: after a mark of the step's begin."""
     for step, window in enumerate(trace.windows):
         mark = Piece(trace.main, BEGIN, NodeKind.WAIT, window.begin_ns, window.begin_ns, step=step)
-        free = [
+        free_pieces = [
             piece
             for lane, steps in trace.lanes.items()
             for index, piece in enumerate(steps[step])
             if lane != trace.main and not piece.after and (index == 0 or lane in trace.parallel)
         ]
-        for piece in free:
+        for piece in free_pieces:
             piece.after.append(mark)
-        if free or not trace.lanes[trace.main][step]:
+        if free_pieces or not trace.lanes[trace.main][step]:
             trace.lanes[trace.main][step].insert(0, mark)
 
 
@@ -209,7 +209,7 @@ def _add_collectives(recording: RankRecording, work: HostWork, trace: RankTrace)
         at_a_time = TRANSFERS_AT_A_TIME if lane != "gloo" else _threads(recording)
         trace.parallel[lane] = at_a_time
     gloo = by_step(pieces, step_count)
-    unknown: list[list[Piece]] = []
+    unknown_pieces: list[list[Piece]] = []
     for step in range(step_count):
         on_device = [piece for lane in trace.lanes.values() for piece in lane[step] if piece.issued_ns and piece.call]
         calls = [*gloo[step], *sorted(on_device, key=lambda piece: piece.issued_ns)]
@@ -220,8 +220,8 @@ def _add_collectives(recording: RankRecording, work: HostWork, trace: RankTrace)
         fill_buckets(buckets, _gradients(trace, step), copies)
         number_calls([calls])
         return_ids = {id(launch.joined) for launch in joined if launch.resumes_ns is not None or launch.gradient}
-        unknown.append([piece for piece in gloo[step] if id(piece) not in return_ids and piece.lane == "gloo"])
-    wait_for_others(trace, unknown)
+        unknown_pieces.append([piece for piece in gloo[step] if id(piece) not in return_ids and piece.lane == "gloo"])
+    wait_for_others(trace, unknown_pieces)
 
 
 def _without_start(recording: RankRecording, work: HostWork, trace: RankTrace) -> list[Piece]:
@@ -273,13 +273,15 @@ def find_returns(work: HostWork, threads: Mapping[Place, Sequence[RankEvent]], l
     event of the collective may end late, because its thread has to wait for a core.
     """
     starts = {lanes[place]: [event.start_ns for event in threads[place]] for place in lanes}
-    by_position: dict[tuple[str, int], list[tuple[Launch, int]]] = defaultdict(list)
+    launches_by_position: dict[tuple[str, int], list[tuple[Launch, int]]] = defaultdict(list)
     counts: Counter[tuple[int | None, str]] = Counter()
     for launch in work.launches.values():
         step = work.step_at(launch.event.start_ns)
-        by_position[launch.lane, counts[step, launch.lane]].append((launch, _next_ns(launch, starts[launch.lane])))
+        launches_by_position[launch.lane, counts[step, launch.lane]].append(
+            (launch, _next_ns(launch, starts[launch.lane]))
+        )
         counts[step, launch.lane] += 1
-    for calls in by_position.values():
+    for calls in launches_by_position.values():
         if 2 * sum(_waits_until(launch, next_ns) for launch, next_ns in calls) > len(calls):
             for launch, next_ns in calls:
                 launch.joined.end_ns = max(launch.joined.start_ns, min(launch.joined.end_ns, next_ns))
@@ -317,12 +319,12 @@ def wait_for_buckets(lane: Lane, calls: Sequence[Piece]) -> list[Piece]:
     groups = cut_by_size([size_of(piece) for piece in copies], sizes) if copies else None
     first_piece = _first_of_bucket(later_pieces, copies[0]) if copies else next(iter(later_pieces), None)
     for index, call in enumerate(calls):
-        waiting = (
+        waiting_piece = (
             _first_of_bucket(later_pieces, copies[groups[index].start]) if groups and groups[index] else first_piece
         )
-        if waiting is not None:
-            waiting.after.append(call)
-            call.end_ns = max(call.start_ns, min(call.end_ns, waiting.start_ns))
+        if waiting_piece is not None:
+            waiting_piece.after.append(call)
+            call.end_ns = max(call.start_ns, min(call.end_ns, waiting_piece.start_ns))
     return copies
 
 
@@ -345,9 +347,9 @@ def wait_for_others(trace: RankTrace, calls: Sequence[Sequence[Piece]]) -> None:
     for number in range(usual):
         matching = [(step, step_calls[number]) for step, step_calls in enumerate(calls) if len(step_calls) == usual]
         waits = [(call, _idle_until(trace, step, call)) for step, call in matching]
-        waiting = [(call, piece) for call, piece in waits if piece is not None]
-        if 2 * len(waiting) > len(matching):
-            for call, piece in waiting:
+        waiting_pairs = [(call, piece) for call, piece in waits if piece is not None]
+        if 2 * len(waiting_pairs) > len(matching):
+            for call, piece in waiting_pairs:
                 piece.after.append(call)
         else:
             name = matching[0][1].name

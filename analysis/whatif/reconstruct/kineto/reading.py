@@ -127,20 +127,20 @@ class RankRecording:
 def read(path: Path) -> RankRecording:
     """Read a file. Raises `TraceError`."""
     recording = RankRecording(path)
-    taking = _Taking(recording)
-    last_value = None
+    taker = _Taking(recording)
+    last_event = None
     try:
         for member, value in kineto.members(path):
             if member == kineto.EVENTS:
                 recording.events += 1
-                last_value = value
-                taking.take(value)
+                last_event = value
+                taker.take(value)
             else:
                 _take_member(recording, member, value)
     except TraceError as error:
-        raise TraceError(f"{error}{_after(recording.events, last_value)}") from error
+        raise TraceError(f"{error}{_after(recording.events, last_event)}") from error
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        name = last_value.get("name") if isinstance(last_value, dict) else last_value
+        name = last_event.get("name") if isinstance(last_event, dict) else last_event
         raise TraceError(f"{path}: event {recording.events} ({name!r}): {_problem(error)}; {AGAIN}") from error
     recording.on_device = bool(recording.streams)
     if not (recording.threads or recording.on_device or recording.gloo):
@@ -151,9 +151,9 @@ def read(path: Path) -> RankRecording:
     return recording
 
 
-def _after(events: int, last_value: Any) -> str:
-    name = last_value.get("name") if isinstance(last_value, dict) else last_value
-    return f" (after event {events}, {name!r})" if events else ""
+def _after(event_count: int, last_event: Any) -> str:
+    name = last_event.get("name") if isinstance(last_event, dict) else last_event
+    return f" (after event {event_count}, {name!r})" if event_count else ""
 
 
 def _problem(error: Exception) -> str:

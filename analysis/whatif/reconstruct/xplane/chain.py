@@ -56,17 +56,17 @@ def _blocking(rank: Rank, lane: str) -> dict[int, list[OperationRow]]:
     Those that run on the threads of the operations become operations of the lane.
     """
     blocking: dict[int, list[OperationRow]] = {}
-    waiting: dict[int, list[OperationRow]] = {}
-    by_row = blocked(rank, lane)
+    waiting_by_row: dict[int, list[OperationRow]] = {}
+    blocked_by_row = blocked(rank, lane)
     for row in rank.rows.lanes[lane]:
-        for collective in by_row.get(id(row), ()):
+        for collective in blocked_by_row.get(id(row), ()):
             if collective.identity.program and collective.identity.stream is None:
                 blocking.setdefault(id(row), []).append(collective)
             else:
                 wait(rank, row, collective)
-                waiting.setdefault(id(row), []).append(collective)
+                waiting_by_row.setdefault(id(row), []).append(collective)
     take(rank, lane, blocking)
-    return waiting
+    return waiting_by_row
 
 
 class _Chain:
@@ -103,28 +103,28 @@ class _Chain:
         rows = self._rank.rows.lanes[self._lane]
         fixed = [row for row in rows if self._is_fixed(self._rank.pieces[id(row)][step])]
         waited = [row for collectives in self._collectives.values() for row in collectives]
-        pending = sorted(self._rank.pieces[id(row)][step].end_ns for row in (*fixed, *waited))
+        pending_ends_ns = sorted(self._rank.pieces[id(row)][step].end_ns for row in (*fixed, *waited))
         for row in rows:
             piece = self._rank.pieces[id(row)][step]
             pieces_before = [
                 self._rank.pieces[id(collective)][step] for collective in self._collectives.get(id(row), ())
             ]
             for collective in [piece] if self._is_fixed(piece) else pieces_before:
-                pending.remove(collective.end_ns)
+                pending_ends_ns.remove(collective.end_ns)
                 self._pass(collective.end_ns - 1)
             if self._is_fixed(piece):
                 lane.append(piece)
                 continue
-            passed = self._pass(self._now, pending[0] - TOLERANCE_NS if pending else None)
+            passed_intervals = self._pass(self._now, pending_ends_ns[0] - TOLERANCE_NS if pending_ends_ns else None)
             if self._is_main and row.identity.program != program:
-                lane += self._launch(step, passed, row.identity.program, is_first=program is None)
+                lane += self._launch(step, passed_intervals, row.identity.program, is_first=program is None)
                 program = row.identity.program
             piece.start_ns, piece.end_ns = self._now, self._now + self._served[id(piece)]
             self._now = piece.end_ns
             lane.append(piece)
-        passed = self._pass(window.end_ns)
+        passed_intervals = self._pass(window.end_ns)
         if self._is_main:
-            lane.append(self._return(step, window, passed))
+            lane.append(self._return(step, window, passed_intervals))
         return lane
 
     def _is_fixed(self, piece: Piece) -> bool:
@@ -140,10 +140,10 @@ class _Chain:
             intervals.append((first_ns, after_ns))
         return intervals
 
-    def _launch(self, step: int, passed: Sequence[Interval], program: str, is_first: bool) -> Lane:
+    def _launch(self, step: int, passed_intervals: Sequence[Interval], program: str, is_first: bool) -> Lane:
         """Return the fetch of a batch and the launch of a program, as long as the device waited for them."""
-        input_ns = sum(covered_ns(self._profile.inputs, interval) for interval in passed) if is_first else 0
-        host_ns = sum(covered_ns(self._host, interval) for interval in passed) - input_ns
+        input_ns = sum(covered_ns(self._profile.inputs, interval) for interval in passed_intervals) if is_first else 0
+        host_ns = sum(covered_ns(self._host, interval) for interval in passed_intervals) - input_ns
         lane = []
         if is_first and any(profile.inputs for profile in self._rank.profiles):
             lane.append(self._piece(INPUT, NodeKind.INPUT, step, (input_ns, host_ns)))
@@ -151,11 +151,13 @@ class _Chain:
         lane.append(self._piece(name, NodeKind.HOST, step, (max(0, host_ns), 0)))
         return lane
 
-    def _return(self, step: int, window: Window, passed: Sequence[Interval]) -> Piece:
+    def _return(self, step: int, window: Window, passed_intervals: Sequence[Interval]) -> Piece:
         """Return the end of a step: what the host does after the last operation of all devices of the file."""
         index = step - self._steps.start
         last_ns = max((run.end_ns for steps in self._profile.runs.values() for run in steps[index]), default=0)
-        intervals_after = [(max(begin_ns, last_ns), end_ns) for begin_ns, end_ns in passed if end_ns > last_ns]
+        intervals_after = [
+            (max(begin_ns, last_ns), end_ns) for begin_ns, end_ns in passed_intervals if end_ns > last_ns
+        ]
         host_ns = sum(covered_ns(self._host, interval) for interval in intervals_after)
         piece = self._piece(RETURN, NodeKind.HOST, step, (host_ns, 0))
         self._rank.returns.append(piece)
@@ -176,16 +178,16 @@ def blocked(rank: Rank, lane: str) -> dict[int, list[OperationRow]]:
     although it does not use the result: such a collective belongs to the sequence of operations. TensorFlow's
     collectives have threads of their own: there the next operation waits for the result.
     """
-    busy = _busy(rank, lane)
+    busy_by_step = _busy(rank, lane)
     rows = rank.rows.lanes[lane]
     blocked_rows: dict[int, list[OperationRow]] = {}
     for row in sorted(_collectives(rank, lane), key=lambda row: row.position):
-        idle = sum(
+        idle_count = sum(
             _is_idle(busy_intervals, piece.end_ns)
-            for piece, busy_intervals in zip(rank.pieces[id(row)], busy, strict=True)
+            for piece, busy_intervals in zip(rank.pieces[id(row)], busy_by_step, strict=True)
         )
-        row_after = next((later for later in rows if later.position > row.position), None)
-        if row_after is not None and 2 * idle > len(busy):
+        row_after = next((later_row for later_row in rows if later_row.position > row.position), None)
+        if row_after is not None and 2 * idle_count > len(busy_by_step):
             blocked_rows.setdefault(id(row_after), []).append(row)
     return blocked_rows
 
@@ -195,7 +197,7 @@ def take(rank: Rank, lane: str, collectives: Mapping[int, Sequence[OperationRow]
 
     There each has the time in which the device does nothing else: another thread may work on during the first part.
     """
-    busy = _busy(rank, lane)
+    busy_by_step = _busy(rank, lane)
     rows: list[OperationRow] = []
     for row in rank.rows.lanes[lane]:
         rows += [*collectives.get(id(row), ()), row]
@@ -203,7 +205,7 @@ def take(rank: Rank, lane: str, collectives: Mapping[int, Sequence[OperationRow]
     for collective in (collective for row_collectives in collectives.values() for collective in row_collectives):
         pieces = rank.pieces[id(collective)]
         rank.rows.lanes[collective.lane].remove(collective)
-        for piece, busy_intervals in zip(pieces, busy, strict=True):
+        for piece, busy_intervals in zip(pieces, busy_by_step, strict=True):
             rank.lanes[collective.lane][piece.step].remove(piece)
             piece.start_ns += covered_ns(busy_intervals, (piece.start_ns, piece.end_ns))
             piece.lane = lane
@@ -224,10 +226,10 @@ def _busy(rank: Rank, lane: str) -> list[list[Interval]]:
     ]
 
 
-def _is_idle(busy: Sequence[Interval], at_ns: int) -> bool:
+def _is_idle(busy_intervals: Sequence[Interval], at_ns: int) -> bool:
     """Return whether nothing runs at a time, and for the tolerance before it."""
-    index_before = bisect_left(busy, (at_ns - TOLERANCE_NS, 0)) - 1
-    return index_before < 0 or busy[index_before][1] <= at_ns
+    index_before = bisect_left(busy_intervals, (at_ns - TOLERANCE_NS, 0)) - 1
+    return index_before < 0 or busy_intervals[index_before][1] <= at_ns
 
 
 def served_ns(intervals: Sequence[Interval]) -> list[int]:
@@ -258,17 +260,17 @@ def served_ns(intervals: Sequence[Interval]) -> list[int]:
     return served
 
 
-def idle(busy: Sequence[Interval], window: Interval) -> list[Interval]:
+def idle(busy_intervals: Sequence[Interval], window: Interval) -> list[Interval]:
     """Return the parts of a window outside of intervals that are sorted and do not overlap."""
-    idle_intervals, now = [], window[0]
-    for begin, end in busy:
+    idle_intervals, reached_ns = [], window[0]
+    for begin, end in busy_intervals:
         if begin >= window[1]:
             break
-        if begin > now:
-            idle_intervals.append((now, begin))
-        now = max(now, end)
-    if now < window[1]:
-        idle_intervals.append((now, window[1]))
+        if begin > reached_ns:
+            idle_intervals.append((reached_ns, begin))
+        reached_ns = max(reached_ns, end)
+    if reached_ns < window[1]:
+        idle_intervals.append((reached_ns, window[1]))
     return idle_intervals
 
 
@@ -389,14 +391,14 @@ def between_ranks(ranks: Sequence[Rank]) -> list[Link]:
 def _updates(rank: Rank, sums: Sequence[OperationRow], other: Rank) -> list[Link]:
     """Return which sums of a rank the updates of another one wait for; each waits for what the one before did, too."""
     links = []
-    reached = -1
+    reached_index = -1
     update = _CollectiveChain(other, Phase.UPDATE)
     ends = _ends(rank, sums)
     for row in update.rows:
         indices_before = np.flatnonzero(_mostly(ends <= _starts(other, [row])))
-        if indices_before.size and indices_before[-1] > reached:
-            reached = int(indices_before[-1])
-            links.append(Link(_place(other, row), _place(rank, sums[reached])))
+        if indices_before.size and indices_before[-1] > reached_index:
+            reached_index = int(indices_before[-1])
+            links.append(Link(_place(other, row), _place(rank, sums[reached_index])))
     return links
 
 

@@ -118,15 +118,15 @@ def _ranks(workers: Mapping[int, list[Profile]], facts: HeaderFacts) -> list[Ran
     settings: Mapping[str, Any] = facts.get("settings", {})
     stated_workers = spec.parameter(settings, "workers", 1)
     world = max(max(devices) + 1, stated_workers if isinstance(stated_workers, int) else 1)
-    cores = facts.get("cores")
-    own_cores = cores / world if cores else float(facts.get("threads", 1))
+    core_count = facts.get("cores")
+    own_cores = core_count / world if core_count else float(facts.get("threads", 1))
     ranks = tuple(range(world))
     return [Rank(rank, profiles, device, ranks, own_cores) for rank, (profiles, device) in devices.items()]
 
 
-def _clock(profile: Profile, files: int) -> Clock:
+def _clock(profile: Profile, file_count: int) -> Clock:
     """Return the clock of a rank; the ranks of one file have the same, as have files with marks of the machine's."""
-    is_common = profile.is_aligned or files == 1
+    is_common = profile.is_aligned or file_count == 1
     return Clock([(0, 0)] if is_common else [], None, 0)
 
 
@@ -192,13 +192,13 @@ def _collectives(rank: Rank) -> list[tuple[OperationRow, list[Piece]]]:
 
 
 def _check(ranks: Sequence[Rank], members: dict[Name, dict[int, OperationRow]]) -> None:
-    present = {rank.number: rank for rank in ranks}
+    rank_by_number = {rank.number: rank for rank in ranks}
     for (group, _, name, _), rows in members.items():
         first_rank = next(iter(rows))
-        call = present[first_rank].pieces[id(rows[first_rank])][0].call
-        expected_ranks = set(call.ranks if call else ()) & set(present)
+        call = rank_by_number[first_rank].pieces[id(rows[first_rank])][0].call
+        expected_ranks = set(call.ranks if call else ()) & set(rank_by_number)
         for lacking in sorted(expected_ranks - set(rows)):
-            path = present[lacking].profiles[0].path
+            path = rank_by_number[lacking].profiles[0].path
             raise GraphError(
                 f"{path}: rank {lacking} has no collective {name!r} of group {group!r}, which rank {first_rank} has; "
                 "record all ranks at the same time"
@@ -231,13 +231,13 @@ def concurrent(ranks: Sequence[Rank]) -> dict[str, int]:
     for _, piece, call in calls:
         key = call.group, call.ordinal, piece.step
         begins[key] = max(begins[key], piece.start_ns)
-    running: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    intervals_by_lane: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
     for number_of_rank, piece, call in calls:
         begin_ns = begins[call.group, call.ordinal, piece.step]
         if piece.end_ns > begin_ns:
-            running[number_of_rank, piece.lane] += [(begin_ns, 1), (piece.end_ns, -1)]
+            intervals_by_lane[number_of_rank, piece.lane] += [(begin_ns, 1), (piece.end_ns, -1)]
     most_by_lane: dict[str, int] = {}
-    for (_, lane), changes in running.items():
+    for (_, lane), changes in intervals_by_lane.items():
         most = max(accumulate(change for _, change in sorted(changes)))
         if most > 1:
             most_by_lane[lane] = max(most, most_by_lane.get(lane, 1))
@@ -286,7 +286,7 @@ def leave_out_unusual(workers: Mapping[int, Sequence[Profile]]) -> list[str]:
             if (usual & step_counts).total() < LEAST_SHARED * max(step_counts.total(), usual.total()):
                 unusual.add(step)
     total = _steps(next(iter(workers.values())))
-    remarks = [
+    remark_texts = [
         f"step {step + 1} is left out: the profiler stopped before it ended, with a part of its operations"
         for step in sorted(unfinished)
     ]
@@ -295,11 +295,11 @@ def leave_out_unusual(workers: Mapping[int, Sequence[Profile]]) -> list[str]:
         unusual.clear()
     if unusual:
         numbers_text = ", ".join(str(step + 1) for step in sorted(unusual))
-        remarks.append(
+        remark_texts.append(
             f"step {numbers_text} is left out: less than 80 % of its operations are those of the other steps"
         )
     _leave_out(workers, unusual | unfinished)
-    return remarks
+    return remark_texts
 
 
 def _leave_out(workers: Mapping[int, Sequence[Profile]], steps: Collection[int]) -> None:
@@ -329,11 +329,11 @@ def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
     to the run that they are in. It ends where another lane or rank waits for one of them, and begins where one of them
     waits. Its time is the sum of theirs; the gaps within it are before it.
     """
-    waiting = {link.waiting for link in links}
+    waiting_places = {link.waiting for link in links}
     awaited = {link.before for link in links}
     renamed: dict[NodePlace, NodePlace] = {}
     for trace in traces:
-        cuts = _Cuts(trace, waiting, awaited)
+        cuts = _Cuts(trace, waiting_places, awaited)
         runs = _runs(trace.lanes[trace.main][0], cuts)
         names = _names(trace.lanes[trace.main][0], runs)
         merged: dict[int, Piece] = {}
@@ -363,8 +363,8 @@ def merge(traces: Sequence[RankTrace], links: Sequence[Link]) -> list[Link]:
 class _Cuts:
     """Where a segment has to begin or to end."""
 
-    def __init__(self, trace: RankTrace, waiting: set[NodePlace], awaited: set[NodePlace]) -> None:
-        self._trace, self._waiting, self._awaited = trace, waiting, awaited
+    def __init__(self, trace: RankTrace, waiting_places: set[NodePlace], awaited: set[NodePlace]) -> None:
+        self._trace, self._waiting, self._awaited = trace, waiting_places, awaited
         self._targets = {
             id(piece_before)
             for piece in trace.pieces(0)
@@ -456,9 +456,9 @@ def links_between(ranks: Sequence[Rank]) -> list[Link]:
             links += between_ranks(same_process)
             for member in same_process:
                 links += [
-                    Link(_place_of(member, member.returns[0]), _place_of(other, last))
+                    Link(_place_of(member, member.returns[0]), _place_of(other, last_piece))
                     for other in same_process
-                    for last in _last(other)
+                    for last_piece in _last(other)
                     if other is not member
                 ]
         for lane in rank.lanes:

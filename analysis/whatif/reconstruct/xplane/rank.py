@@ -202,10 +202,10 @@ def _collected(rank: Rank) -> dict[str, OperationRow]:
     source_by_layer: dict[str, OperationRow] = {}
     for (program, name), row in row_by_name.items():
         if row.is_collective and program in programs:
-            for part in programs[program].parts(name):
-                source = row_by_name.get((program, part.source or ""))
-                if part.layer and source and source.identity.phase in (Phase.BACKWARD, None):
-                    source_by_layer[part.layer] = source
+            for operation in programs[program].parts(name):
+                source = row_by_name.get((program, operation.source or ""))
+                if operation.layer and source and source.identity.phase in (Phase.BACKWARD, None):
+                    source_by_layer[operation.layer] = source
     return source_by_layer
 
 
@@ -257,15 +257,15 @@ class TracedProgram:
             return []
         names_before: dict[str, None] = {}
         visited = {name}
-        waiting = list(operation.operands)
-        while waiting:
-            if (operand_name := waiting.pop()) in visited:
+        waiting_names = list(operation.operands)
+        while waiting_names:
+            if (operand_name := waiting_names.pop()) in visited:
                 continue
             visited.add(operand_name)
             if operand_name in self._traced:
                 names_before[operand_name] = None
             elif operand := self._program.operations.get(operand_name):
-                waiting += operand.operands
+                waiting_names += operand.operands
         return list(names_before)
 
     def call(self, name: str, op_name: str, ranks: Sequence[int]) -> CollectiveCall:

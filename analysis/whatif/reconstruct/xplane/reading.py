@@ -93,12 +93,14 @@ def read(path: Path, position: int) -> Profile:
     recording = reader.read(path)
     worker = worker_of(path)
     spans = tracks.spans(recording, 0, _names(path))
-    work = spans[len(spans) - recording.worked.whats.size :]
-    marks = sorted((span for span in spans if span.track.kind is TrackKind.STEPS), key=lambda span: span.step or 0)
-    _check_steps(path, marks)
-    shift_ns = -min((own_ns - machine for own_ns, machine in recording.clocks), default=0)
-    runs, caveats = _runs(path, marks, work, [operation.program for operation in tracks.operations(recording)])
-    windows = _windows(marks, runs.values())
+    work_spans = spans[len(spans) - recording.worked.whats.size :]
+    step_spans = sorted((span for span in spans if span.track.kind is TrackKind.STEPS), key=lambda span: span.step or 0)
+    _check_steps(path, step_spans)
+    shift_ns = -min((own_ns - machine_ns for own_ns, machine_ns in recording.clocks), default=0)
+    runs, caveats = _runs(
+        path, step_spans, work_spans, [operation.program for operation in tracks.operations(recording)]
+    )
+    windows = _windows(step_spans, runs.values())
     profile = Profile(
         path=path,
         worker=position if worker is None else worker,
@@ -156,14 +158,14 @@ def _is_work(name: str) -> bool:
     return not name.startswith((MARK, *WAITS)) and name != "train"
 
 
-def _check_steps(path: Path, marks: Sequence[Span]) -> None:
+def _check_steps(path: Path, step_spans: Sequence[Span]) -> None:
     """Raise `GraphError` if there is no step, or if the clock ran backwards between two."""
-    if not marks:
+    if not step_spans:
         raise GraphError(
             f"{path}: contains no step; mark steps with jax.profiler.StepTraceAnnotation or"
             " tf.profiler.experimental.Trace(..., step_num=N), or record the trace with runner trace"
         )
-    for before, after in pairwise(marks):
+    for before, after in pairwise(step_spans):
         if after.start_ns < before.end_ns - TOLERANCE_NS:
             raise GraphError(
                 f"{path}: {after.name!r} begins at {after.start_ns} ns, before {before.name!r} ends at"
@@ -172,26 +174,26 @@ def _check_steps(path: Path, marks: Sequence[Span]) -> None:
 
 
 def _runs(
-    path: Path, marks: list[Span], work: Sequence[Span], programs: Sequence[str]
+    path: Path, step_spans: list[Span], work_spans: Sequence[Span], programs: Sequence[str]
 ) -> tuple[dict[int, list[list[OperationRun]]], list[str]]:
     """Return the runs of each device in each step, and caveats. Raises `GraphError` if a step has no work.
 
     A last step without work, in which the profiler stopped, is removed from the marks.
     """
-    places = {mark.step: index for index, mark in enumerate(marks)}
+    index_by_step = {step_span.step: index for index, step_span in enumerate(step_spans)}
     counts: Counter[tuple[int, int, Identity]] = Counter()
-    runs: dict[int, list[list[OperationRun]]] = defaultdict(lambda: [[] for _ in places])
+    runs: dict[int, list[list[OperationRun]]] = defaultdict(lambda: [[] for _ in index_by_step])
     outside_ns: Counter[str] = Counter()
-    for span, program in zip(work, programs, strict=True):
-        if span.track.kind is TrackKind.OUTSIDE and marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
+    for span, program in zip(work_spans, programs, strict=True):
+        if span.track.kind is TrackKind.OUTSIDE and step_spans[0].start_ns <= span.start_ns <= step_spans[-1].end_ns:
             outside_ns[span.name] += span.duration_ns
         if span.track.kind not in WORKING:
             continue
-        index = places.get(span.step)
+        index = index_by_step.get(span.step)
         if index is None and not program:
-            index = _step_at(marks, span.start_ns)
-        if index is None or span.start_ns < marks[index].start_ns - TOLERANCE_NS:
-            if marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
+            index = _step_at(step_spans, span.start_ns)
+        if index is None or span.start_ns < step_spans[index].start_ns - TOLERANCE_NS:
+            if step_spans[0].start_ns <= span.start_ns <= step_spans[-1].end_ns:
                 outside_ns[span.name] += span.duration_ns
             continue
         identity = Identity(*(span.name, span.op, span.track.kind, span.phase, span.layer, program, span.stream))
@@ -199,13 +201,13 @@ def _runs(
         counts[span.track.worker, index, identity] += 1
         runs[span.track.worker][index].append(OperationRun(identity, occurrence, span.start_ns, span.end_ns))
     caveats = []
-    for index, mark in enumerate([*marks]):
+    for index, step_span in enumerate([*step_spans]):
         step_runs = [run for steps in runs.values() for run in steps[index]]
-        if not step_runs and 0 < index == len(marks) - 1 and not outside_ns:
+        if not step_runs and 0 < index == len(step_spans) - 1 and not outside_ns:
             caveats.append(
                 f"step {index + 1} is left out: the profiler stopped before it ended, without an operation of it"
             )
-            marks.pop()
+            step_spans.pop()
             runs = {device: steps[:-1] for device, steps in runs.items()}
             break
         if not step_runs:
@@ -214,39 +216,39 @@ def _runs(
                 if outside_ns
                 else ""
             )
-            raise GraphError(f"{path}: {mark.name!r} contains no operation;{outside_text} record the trace again")
+            raise GraphError(f"{path}: {step_span.name!r} contains no operation;{outside_text} record the trace again")
         if not any(run.end_ns > run.start_ns for run in step_runs):
             raise GraphError(
-                f"{path}: the operations of {mark.name!r}, such as {step_runs[0].identity.name!r}, have no duration;"
-                " record the trace again"
+                f"{path}: the operations of {step_span.name!r}, such as {step_runs[0].identity.name!r}, have no "
+                "duration; record the trace again"
             )
-    return runs, [*caveats, *_outside(path, outside_ns, len(marks))]
+    return runs, [*caveats, *_outside(path, outside_ns, len(step_spans))]
 
 
-def _step_at(marks: Sequence[Span], at_ns: int) -> int | None:
+def _step_at(step_spans: Sequence[Span], at_ns: int) -> int | None:
     """Return the step within which an operation of a graph began; the event of its end may be later than the step's."""
-    index = bisect_right(marks, at_ns, key=lambda mark: mark.start_ns) - 1
-    return index if index >= 0 and at_ns <= marks[index].end_ns else None
+    index = bisect_right(step_spans, at_ns, key=lambda step_span: step_span.start_ns) - 1
+    return index if index >= 0 and at_ns <= step_spans[index].end_ns else None
 
 
-def _outside(path: Path, outside_ns: Counter[str], steps: int) -> list[str]:
+def _outside(path: Path, outside_ns: Counter[str], step_count: int) -> list[str]:
     if not outside_ns:
         return []
     names_text = ", ".join(repr(name) for name, _ in outside_ns.most_common(3))
     return [
-        f"{path}: {len(outside_ns)} operations ({outside_ns.total() / 1e6 / steps:.3f} ms a step) belong to no step "
-        f"and are left out: {names_text}"
+        f"{path}: {len(outside_ns)} operations ({outside_ns.total() / 1e6 / step_count:.3f} ms a step) belong to no "
+        f"step and are left out: {names_text}"
     ]
 
 
-def _windows(marks: Sequence[Span], devices: Iterable[list[list[OperationRun]]]) -> list[Window]:
-    ends = [mark.end_ns for mark in marks]
+def _windows(step_spans: Sequence[Span], devices: Iterable[list[list[OperationRun]]]) -> list[Window]:
+    ends_ns = [step_span.end_ns for step_span in step_spans]
     for steps in devices:
         for index, runs in enumerate(steps):
-            ends[index] = max(ends[index], max((run.end_ns for run in runs), default=0))
+            ends_ns[index] = max(ends_ns[index], max((run.end_ns for run in runs), default=0))
     windows: list[Window] = []
-    for mark, end_ns in zip(marks, ends, strict=True):
-        begin_ns = windows[-1].end_ns if windows else mark.start_ns
+    for step_span, end_ns in zip(step_spans, ends_ns, strict=True):
+        begin_ns = windows[-1].end_ns if windows else step_span.start_ns
         windows.append(Window(begin_ns, max(begin_ns, end_ns)))
     return windows
 
@@ -330,11 +332,13 @@ def rows_of(steps: Sequence[Sequence[OperationRun]]) -> Rows:
         for run in step_runs:
             runs[run.identity, run.occurrence][step] = run
     rows = Rows()
-    for (identity, occurrence), by_step in runs.items():
-        if 2 * len(by_step) < len(steps):
-            rows.rare_ns[identity.name] += sum(run.end_ns - run.start_ns for run in by_step.values())
+    for (identity, occurrence), run_by_step in runs.items():
+        if 2 * len(run_by_step) < len(steps):
+            rows.rare_ns[identity.name] += sum(run.end_ns - run.start_ns for run in run_by_step.values())
             continue
-        row = OperationRow(identity, occurrence, lane_of(identity), [by_step.get(step) for step in range(len(steps))])
+        row = OperationRow(
+            identity, occurrence, lane_of(identity), [run_by_step.get(step) for step in range(len(steps))]
+        )
         rows.lanes.setdefault(row.lane, []).append(row)
     return rows
 
@@ -372,7 +376,7 @@ def end_before_work(rows: Rows, profiles: Iterable[Profile], lanes: Iterable[str
     ]
     if not collectives:
         return
-    busy = union(
+    busy_intervals = union(
         (run.start_ns, run.end_ns)
         for lane in lanes
         for row in rows.lanes[lane]
@@ -381,18 +385,18 @@ def end_before_work(rows: Rows, profiles: Iterable[Profile], lanes: Iterable[str
     )
     for row in collectives:
         for step, run in enumerate(row.runs):
-            if run and (end_ns := _work_after(busy, (run.start_ns, run.end_ns))):
+            if run and (end_ns := _work_after(busy_intervals, (run.start_ns, run.end_ns))):
                 row.runs[step] = run._replace(end_ns=end_ns)
 
 
-def _work_after(busy: list[Interval], collective: Interval) -> int | None:
+def _work_after(busy_intervals: list[Interval], collective: Interval) -> int | None:
     """Return when work begins near the end of a collective, after the device did nothing for most of it."""
     begin_ns, end_ns = collective
     length_ns = end_ns - begin_ns
-    index = bisect_right(busy, (end_ns, 0)) - 1
-    while index >= 0 and busy[index][0] > end_ns - REST * length_ns:
-        idle_ns = busy[index][0] - max(begin_ns, busy[index - 1][1] if index else begin_ns)
+    index = bisect_right(busy_intervals, (end_ns, 0)) - 1
+    while index >= 0 and busy_intervals[index][0] > end_ns - REST * length_ns:
+        idle_ns = busy_intervals[index][0] - max(begin_ns, busy_intervals[index - 1][1] if index else begin_ns)
         if idle_ns > IDLE * length_ns:
-            return busy[index][0]
+            return busy_intervals[index][0]
         index -= 1
     return None

@@ -75,7 +75,7 @@ def test_recomputation_retains_an_input_a_segment_and_all_of_one_segment() -> No
     """Fixed are 1000; two segments of two: two inputs, and one more within a segment."""
     segments = [("layer_0", "layer_1"), ("layer_2", "layer_3")]
     assert USE.predicted_bytes(segments) == 1000 + 200 + 100
-    assert USE.predicted_bytes(parts=4) == 1000 + 100
+    assert USE.predicted_bytes(part_count=4) == 1000 + 100
     assert USE.predicted_bytes(segments, 2) == 1000 + 150
     assert USE.predicted_bytes([("layer_0",)]) == 1400
 
