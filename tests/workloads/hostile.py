@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -446,6 +446,11 @@ def source_that_ends(**_: Any) -> Any:
     return _with_fit(cut)
 
 
+def _first_again(batches: Iterable[Any]) -> Iterator[Any]:
+    first = next(iter(batches))
+    return (first for _ in itertools.count())
+
+
 def same_batch(**_: Any) -> Any:
     """Draw one batch and train on it all the time."""
 
@@ -453,6 +458,8 @@ def same_batch(**_: Any) -> Any:
         if isinstance(source, Iterator):
             first = next(source)
             return fit((first for _ in itertools.count()), **named)
+        if hasattr(source, "with_batches"):
+            return fit(source.with_batches(_first_again), **named)
         import tensorflow as tf
 
         first = next(iter(source))
