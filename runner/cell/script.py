@@ -438,7 +438,7 @@ class OwnLoop:
         self.notes: list[str] = []
         self.call = call
         self._is_grouped = False
-        self._measurement, self._call, self._epochs = measurement, call, settings.epochs
+        self._measurement, self._epochs = measurement, settings.epochs
         self._stretch = measurement.start_loop(call)
         self._group = settings.steps_per_epoch if isinstance(settings.steps_per_epoch, int) else LOOP_STEPS
         self._steps: list[int] = []
@@ -468,22 +468,19 @@ class OwnLoop:
                 self._pass_ended()
                 raise
             if is_empty:
-                raise WorkMismatch(f"{self._call}: its batches ended {self.epochs_text}")
+                raise WorkMismatch(f"{self.call}: its batches ended {self.epochs_text}")
             if is_cut and self._count < self._group:
                 self._pass_ended()
                 return
-            self._end()
             if is_cut:
                 batches, self._is_grouped = iterator, True
-                self.notes = [prefetched_note(str(self._call))]
-        self._measurement.loop(self._call, self._steps, self.times_s, self.notes)
+                self.notes = [prefetched_note(str(self.call))]
+            self._end()
 
     def _pass_ended(self) -> None:
         """End an epoch with a pass of one step or more, unless epochs are groups of steps."""
         if self._count and not self._is_grouped:
             self._end()
-            if len(self.times_s) == self._epochs:
-                self._measurement.loop(self._call, self._steps, self.times_s, self.notes)
 
     def step_begins(self) -> None:
         """Start the first epoch with the first step."""
@@ -498,12 +495,10 @@ class OwnLoop:
         self._count += 1
         if self._count < self._group:
             return False
-        self._end()
-        if len(self.times_s) < self._epochs:
+        is_last = self._end()
+        if not is_last:
             self._begin()
-            return False
-        self._measurement.loop(self._call, self._steps, self.times_s)
-        return True
+        return is_last
 
     @property
     def epochs_text(self) -> str:
@@ -515,12 +510,17 @@ class OwnLoop:
         self._stretch.before(len(self.times_s))
         self._count, self._begun_s = 0, monotonic()
 
-    def _end(self) -> None:
+    def _end(self) -> bool:
+        """End an epoch, with the last one the measurement; return whether it was that."""
         assert self._begun_s is not None
         self._measurement.idle()
         self.times_s.append(monotonic() - self._begun_s)
         self._steps.append(self._count)
         self._begun_s = None
+        is_last = len(self.times_s) == self._epochs
+        if is_last:
+            self._measurement.loop(self.call, self._steps, self.times_s, self.notes)
+        return is_last
 
 
 def _is_endless(batches: Any) -> bool:
