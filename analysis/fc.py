@@ -32,7 +32,7 @@ RIVALS = {"fc_data_ff": "fc_model_ff", "fc_data": "fc_model", "fc_data_manual": 
 NOTABLE_GAP = 1.05  # Keras's step over the native one
 FAR_BELOW = 0.75  # a backend's own product over the machine's best
 LAYERS = "fc_keras"
-SECTION = "Where Keras's layers lose"  # of docs/fc.md
+SECTION = "Where Keras's layers lose"  # of docs/lab/fc.md
 NATIVE = ("fc_data", "fc_single_manual")  # automatic gradients first, as Keras's are
 # mode, workers, gpu_aggr
 COLUMNS = (
@@ -228,8 +228,8 @@ def _gap_line(gap: Gap) -> str:
         f"{task.weight_size} wide, batch {task.batch_size}"
     )
     if gap.fixed_share is None:
-        return f"{sentence}; the share of fit's own time an epoch is not known (docs/fc.md: {SECTION})"
-    return f"{sentence}: {percentage(gap.fixed_share)} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
+        return f"{sentence}; the share of fit's own time an epoch is not known (docs/lab/fc.md: {SECTION})"
+    return f"{sentence}: {percentage(gap.fixed_share)} of it is fit's own time an epoch (docs/lab/fc.md: {SECTION})"
 
 
 def _library_lines(figures: Sequence[FcFigure]) -> Iterator[str]:

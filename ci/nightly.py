@@ -196,7 +196,7 @@ FIGURES = {
 
 
 def figures(parts: Sequence[Part]) -> list[str]:
-    """Return the figures of docs/reliability.md from the summaries of the parts that have run."""
+    """Return the figures of docs/lab/reliability.md from the summaries of the parts that have run."""
     lines = []
     for part in parts:
         if text := FIGURES.get(part.name):

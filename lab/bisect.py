@@ -33,7 +33,7 @@ from keras_matrix.records.text import percentage
 from lab.power import draws
 from lab.power.command import BUDGETS_S, SEED, head, stored
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "bisect.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "lab" / "bisect.md"
 BEGIN, END = "<!-- bisect: begin -->", "<!-- bisect: end -->"
 ARMS = (draws.BASE, draws.SAME, draws.SLOWER)
 MANY = 200
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--versions", type=int, default=64)
     parser.add_argument("--slowdown", type=float, default=0.05)
     parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help=f"put them into docs/{DOCUMENT.name}")
+    parser.add_argument("--write", action="store_true", help=f"put them into docs/lab/{DOCUMENT.name}")
     args = parser.parse_args()
     lines = list(tables(args.versions, args.slowdown, args.trials))
     print("\n".join(lines))

@@ -48,7 +48,7 @@ cells:
     epochs: {epochs}
     discard: 2
     steps_per_epoch: {steps}
-    freed_memory: kept  # returned memory doubles the scatter between processes (docs/power.md)
+    freed_memory: kept  # returned memory doubles the scatter between processes (docs/lab/power.md)
 """
 
 

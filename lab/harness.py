@@ -1,4 +1,4 @@
-"""Measure the overhead of measuring: the figures in docs/figures.md. Run it on a quiet machine.
+"""Measure the overhead of measuring: the figures in docs/lab/figures.md. Run it on a quiet machine.
 
     lab/run harness start        start-up of the command line, next to `python -c pass`
     lab/run harness plan         a plan of 100,000 cells: seconds and memory

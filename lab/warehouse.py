@@ -5,7 +5,7 @@
     lab/run warehouse report             a report of a thousand cells: its size, and when Chromium is ready
     ci/emulator run -- lab/run warehouse emulator   pushes of 100,000 rows against bare load jobs, interleaved
 
-Prints one line a figure. docs/figures.md has the results, with the machine.
+Prints one line a figure. docs/lab/figures.md has the results, with the machine.
 """
 
 from __future__ import annotations

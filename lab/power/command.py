@@ -7,7 +7,7 @@
 `record` interleaves three arms, as `runner selftest` interleaves two: `base`, `same`, which is equal, and `slower`,
 which has an injected fault. Under the condition `loaded` one process a CPU is busy and idle at random times fixed by a
 seed. Sessions of `runner selftest` are stored in the same way, under the condition `selftest`. The tables are in
-docs/power.md.
+docs/lab/power.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from keras_matrix.records.text import percentage, percentage_interval
 from lab.power import draws
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs" / "power.md"
+DOCUMENT = ROOT / "docs" / "lab" / "power.md"
 BEGIN, END = "<!-- power: begin -->", "<!-- power: end -->"
 RECORDINGS = ROOT / "lab" / "recordings"
 BACKENDS = ("tensorflow", "jax", "torch")

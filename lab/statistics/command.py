@@ -1,7 +1,7 @@
-"""Run the simulations that docs/statistics.md states, and print them as Markdown.
+"""Run the simulations that docs/lab/statistics.md states, and print them as Markdown.
 
     lab/run statistics                       20,000 runs each, two to three minutes of CPU time over all cores
-    lab/run statistics --write               and put the tables into docs/statistics.md
+    lab/run statistics --write               and put the tables into docs/lab/statistics.md
     lab/run statistics --calibrate           calibrate the confidences of the looks (analysis/stats/sequential.py)
 
 The same seed gives the same tables.
@@ -26,7 +26,7 @@ from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
 from keras_matrix.records.text import percentage
 from lab.statistics import calibration, designs, noise, simulation
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "statistics.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "lab" / "statistics.md"
 BEGIN, END = "<!-- simulation: begin -->", "<!-- simulation: end -->"
 NOISES = (0.01, 0.03, 0.10)
 EARLY_NOISES = (*NOISES, 0.30)
@@ -202,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20_000, help="runs of each simulation")
     parser.add_argument("--seed", type=int, default=20261121)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/statistics.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/lab/statistics.md")
     parser.add_argument("--calibrate", action="store_true", help="find the confidences of the looks")
     args = parser.parse_args()
     if args.calibrate:

@@ -344,7 +344,7 @@ NOT_ON_A_CPU = {
     resident_feed: "a CPU's batches are in its own memory",
     peaks: "data sheets do not state the peaks of a CPU; `runner roofline` measures them",
     locked_clocks: "clocks: locked is for GPUs",
-    energy: "`runner check` and docs/power.md say what a CPU reports",
+    energy: "`runner check` and docs/lab/power.md say what a CPU reports",
     pinned_autotuning: "autotuning is of GPU kernels",
     too_large: "it would use up this machine's memory; --executor docker --memory limits a cell's",
 }

@@ -1,4 +1,4 @@
-"""docs/power.md matches the recordings in the repository."""
+"""docs/lab/power.md matches the recordings in the repository."""
 
 from __future__ import annotations
 

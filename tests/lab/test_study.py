@@ -23,7 +23,7 @@ def test_every_study_has_a_row_in_the_lab() -> None:
     names = {path.stem for path in STUDY.parent.glob("*.py")} | {
         path.parent.name for path in STUDY.parent.glob("*/command.py")
     }
-    rows = (STUDY.parents[1] / "docs" / "lab.md").read_text(encoding="utf-8")
+    rows = (STUDY.parents[1] / "docs" / "lab" / "index.md").read_text(encoding="utf-8")
     assert len(names) > 20
     assert {name for name in names if f"lab/run {name}" not in rows} == {"fc_layers"}, "a part of `lab/run fc`"
 

@@ -47,7 +47,7 @@ def test_gap_is_to_the_automatic_step_with_the_share_of_fits_own_time() -> None:
 def test_gap_is_to_the_manual_step_if_there_is_no_automatic_one() -> None:
     (line,) = lines(rows((KERAS, 0.12), (MANUAL, 0.08)), {})
     assert "1.50x [1.50 1.50] the step of fc_single_manual" in line
-    assert "; the share of fit's own time an epoch is not known (docs/fc.md: Where Keras's layers lose)" in line
+    assert "; the share of fit's own time an epoch is not known (docs/lab/fc.md: Where Keras's layers lose)" in line
 
 
 @pytest.mark.parametrize(
