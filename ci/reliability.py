@@ -1,4 +1,4 @@
-"""Writes the table of docs/reliability.md: every fault, what the program promises, and the tests that show it.
+"""Writes the table of docs/reference/faults.md: every fault, what the program promises, and the tests that show it.
 
 The faults are those of tests/reliability/faults.py; the tests are found by their marker, without running anything.
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # in front of this folder: the faults are a modul
 
 from tests.reliability.faults import BY_NAME, FAULTS, Fault  # noqa: E402
 
-DOCUMENT = ROOT / "docs" / "reliability.md"
+DOCUMENT = ROOT / "docs" / "reference" / "faults.md"
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 MARKER = "pytest.mark.fault"
 # The tiers by their markers, and the name of a test without one. A test of several tiers belongs to all of them.

@@ -1,6 +1,6 @@
 """The forty faults that a run must survive: what happens under each, in the program's own words.
 
-Promise: `ci/reliability.py` makes docs/reliability.md from this list and from the tests marked
+Promise: `ci/reliability.py` makes docs/reference/faults.md from this list and from the tests marked
 `@pytest.mark.fault("F7", mutation="...")`; a test checks that each fault has one. The numbers never change.
 """
 

@@ -1,4 +1,4 @@
-"""Every fault has a test, every marker names a fault and a mutation, and docs/reliability.md lists them."""
+"""Every fault has a test, every marker names a fault and a mutation, and docs/reference/faults.md lists them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.interrupts import Stopped, deferring_interrupts, interruptible, process_interruptible
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # those of docs/reliability.md
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # those of docs/reference/faults.md
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:
