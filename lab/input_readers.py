@@ -1,4 +1,4 @@
-"""Measure how fast stored data sets are read and converted: the figures in docs/inputs.md.
+"""Measure how fast stored data sets are read and converted: the figures in docs/lab/inputs.md.
 
     lab/run input_readers read              records/s and GB/s of one sequential TFRecord reader, checksums verified
     lab/run input_readers scan              a folder of 50,000 images: time until its source is ready

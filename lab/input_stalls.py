@@ -1,4 +1,4 @@
-"""Measure how well `runner stalls` finds known input stalls: the tables of docs/inputs.md. Quiet machine, root.
+"""Measure how well `runner stalls` finds known input stalls: the tables of docs/lab/inputs.md. Quiet machine, root.
 
     lab/run input_stalls make FOLDER                    the images of the scenarios, in FOLDER (about 900 MB)
     lab/run input_stalls measure FOLDER [--compute timed_wait|real] [--only WHICH...] [--rounds N] [--verify]
@@ -383,7 +383,7 @@ def _step(until_s: float) -> float:
 
 
 def tables(folder: Path) -> None:
-    """Print the tables of docs/inputs.md, from the newest line of each scenario, and a summary of each half."""
+    """Print the tables of docs/lab/inputs.md, from the newest line of each scenario, and a summary of each half."""
     lines = [json.loads(line) for line in (folder / "found.jsonl").read_text().splitlines()]
     newest = {(line["scenario"], line["backend"], line["compute"]): Found(**line) for line in lines}
     order = {(scenario.name, scenario.backend): position for position, scenario in enumerate(SCENARIOS)}

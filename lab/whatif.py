@@ -1,4 +1,4 @@
-"""Measure how right `runner replay` and `runner optimize` are: the tables of docs/whatif.md. Quiet machine, root.
+"""Measure how right `runner replay` and `runner optimize` are: the tables of docs/lab/whatif.md. Quiet machine, root.
 
     lab/run whatif measure FOLDER [--only WHICH...]    trace, predict and measure, each case in a folder of its own
     lab/run whatif tables FOLDER                       print the tables of the newest measurement of each case

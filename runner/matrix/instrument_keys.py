@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STALLS = "stalls"
 RULE = ValueRule(
     "bool",
-    meaning="measure the arms of a stall analysis: synthetic, host, warm, cold and timed, interleaved (docs/inputs.md)",
+    meaning="measure the arms of a stall analysis: synthetic, host, warm, cold and timed, interleaved (docs/stalls.md)",
 )
 TRACE = "trace"
 EPOCHS, STEPS = "epochs", "steps"

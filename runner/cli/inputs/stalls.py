@@ -3,7 +3,7 @@
 The cell is measured with synthetic batches, with batches from host memory, with its input pipeline on a warm and on a
 cold page cache, and with timers, all interleaved. CELL is a cell of the matrix or of a stored run; a workload means its
 cells on every backend, one analysis each. --verify applies the best advice and measures it; --run RUN --verify does so
-for a stored analysis, whose arms are not measured again. docs/inputs.md"""
+for a stored analysis, whose arms are not measured again. docs/stalls.md"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 TRACE is what `runner replay` takes. The search looks at the critical path first, and skips families that do not touch
 it. Gains of fused blocks and of bfloat16 are probed once on this machine, one block at a time. --to writes the baseline
 and the best setting as a matrix file: runner --matrix strategy.yaml. --verify measures the baseline and the best three,
-interleaved. docs/whatif.md
+interleaved. docs/optimize.md
 """
 
 from __future__ import annotations
