@@ -1,10 +1,11 @@
 """Measures the newest versions against the locked ones, by `runner gate` on the default matrix. See ci/newest.
 
 Guarantee: a comparison changes one thing, the versions or the Python: old locks against new locks under .venv's Python
-and under the newest one here, then the two Pythons with the same versions. Where the locks pin other versions for each
-Python, their effect cannot be told from the Python's: nothing is measured, and the table says so. The locks of the
-project change only after the tests have passed under each Python and nothing has regressed.
-Limit: the CPU only. A backend without a build for a Python is left out there, and named.
+and under the newest one here, then the two Pythons with the same versions of what a step runs. Where the locks pin
+other versions for each Python, their effect cannot be told from the Python's: nothing is measured, and the table says
+so. The locks of the project change only after the tests have passed under each Python and nothing has regressed.
+Limit: the CPU only; packages that no step runs are taken for no change of its time. A backend without a build for a
+Python is left out there, and named.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ FOLDER = ROOT / "build" / "newest"
 LOCKS = ROOT / "locks"
 CANDIDATE = FOLDER / "candidate"
 BACKENDS = ("tensorflow", "jax", "torch")
-# What the figures depend on; the other packages are counted.
-SHOWN = ("keras", "keras-hub", "tensorflow-cpu", "jax", "jaxlib", "torch", "numpy", "scipy", "scikit-learn")
+# What a step runs, and so what its time depends on; the other packages are counted.
+SHOWN = ("keras", "keras-hub", "tensorflow-cpu", "jax", "jaxlib", "torch", "numpy", "scipy", "ml-dtypes", "optree")
 PRERELEASES = ("keras", "tensorflow-cpu", "jax", "jaxlib")
 OUTCOMES = {0: "no worse", 4: "regressed", 5: "undecided"}
 TESTS = "(smoke or not process) and not browser and not docker and not gpu and not emulator"
@@ -87,22 +88,33 @@ def differing(left: Side, right: Side) -> list[str]:
     return [name for name in names if left.pinned.get(name) != right.pinned.get(name)]
 
 
-def comparisons(sides: Sequence[Side]) -> list[tuple[Side, Side]]:
-    """The old versions and the new ones under each Python where they differ; then neighbouring Pythons alone."""
+def decisive(left: Side, right: Side) -> list[str]:
+    """Of the packages that differ those that a step runs."""
+    return [name for name in differing(left, right) if name in SHOWN]
+
+
+def steps(sides: Sequence[Side]) -> tuple[list[tuple[Side, Side]], list[tuple[Side, Side]]]:
+    """The steps from old versions to new ones, one under each Python, and those from a Python to the next."""
     old, new = ([side for side in sides if side.age == age] for age in ("old", "new"))
-    versions = [pair for pair in zip(old, new, strict=True) if differing(*pair)]
-    return versions + [pair for pair in itertools.pairwise(new) if not differing(*pair)]
+    return list(zip(old, new, strict=True)), list(itertools.pairwise(new))
 
 
-def inseparable(sides: Sequence[Side]) -> list[str]:
-    """A section for each step of the Python that changes versions too, and so is not measured."""
-    new = [side for side in sides if side.age == "new"]
-    return [
-        f"## {left} against {right}: not measured\n\nThe locks pin other versions for each Python, whose effect cannot "
-        f"be told from the Python's: {', '.join(differing(left, right))}.\n"
-        for left, right in itertools.pairwise(new)
-        if differing(left, right)
+def comparisons(sides: Sequence[Side]) -> list[tuple[Side, Side]]:
+    """What is measured: a change of what a step runs, and a Python under which a step runs the same."""
+    versions, pythons = steps(sides)
+    return [pair for pair in versions if decisive(*pair)] + [pair for pair in pythons if not decisive(*pair)]
+
+
+def not_measured(sides: Sequence[Side]) -> list[str]:
+    """A section for each step that is not measured, with the reason."""
+    versions, pythons = steps(sides)
+    reasons = [(pair, "No package that a step runs differs.") for pair in versions if not decisive(*pair)]
+    reasons += [
+        (pair, f"Both change, and the effect of one cannot be told from the other's: {', '.join(decisive(*pair))}.")
+        for pair in pythons
+        if decisive(*pair)
     ]
+    return [f"## {left} against {right}: not measured\n\n{reason}\n" for (left, right), reason in reasons]
 
 
 def gate_command(old: Side, new: Side, budget_s: int) -> list[str]:
@@ -237,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = {side.name for pair in comparisons(planned) for side in pair}
     made = [install(side) if side.name in measured or side.age == "new" else side for side in planned]
     pairs, outcomes = comparisons(made), []
-    report = [f"# Newest versions\n\n{versions_table(made)}\n", *left_out(made), *inseparable(made)]
+    report = [f"# Newest versions\n\n{versions_table(made)}\n", *left_out(made), *not_measured(made)]
     for old, new in pairs:
         outcome, text = measure(gate_command(old, new, options.budget))
         outcomes.append(outcome)

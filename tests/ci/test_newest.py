@@ -42,17 +42,26 @@ def pairs(newest: ModuleType, planned: list[Any]) -> list[tuple[str, str]]:
 def test_versions_and_python_are_compared_apart(newest: ModuleType) -> None:
     versions, of_313, python = ("old-3.11", "new-3.11"), ("old-3.13", "new-3.13"), ("new-3.11", "new-3.13")
     same = under_two_pythons(newest, OLD, NEW, OLD, NEW)
-    assert (pairs(newest, same), newest.inseparable(same)) == ([versions, of_313, python], [])
+    assert (pairs(newest, same), newest.not_measured(same)) == ([versions, of_313, python], [])
     assert pairs(newest, under_two_pythons(newest, OLD, OLD, OLD, OLD)) == [python]
+    assert pairs(newest, under_two_pythons(newest, OLD, OLD | {"rich": "15"}, OLD, OLD)) == [python]
     assert pairs(newest, under_two_pythons(newest, OLD, NEW, OLD, NEW)[:2]) == [versions]
 
 
 def test_python_whose_versions_differ_is_not_measured_and_the_table_says_so(newest: ModuleType) -> None:
     mixed = under_two_pythons(newest, OLD, NEW, OLD, NEW_OF_313)
     assert pairs(newest, mixed) == [("old-3.11", "new-3.11"), ("old-3.13", "new-3.13")]
-    [section] = newest.inseparable(mixed)
+    [section] = newest.not_measured(mixed)
     assert section.startswith("## new locks, Python 3.11 against new locks, Python 3.13: not measured\n")
-    assert section.endswith("told from the Python's: jax.\n")
+    assert section.endswith("told from the other's: jax.\n")
+
+
+def test_new_versions_of_packages_that_no_step_runs_are_not_measured_and_the_table_says_so(newest: ModuleType) -> None:
+    old, new = sides(newest, {}, {"age": "new", "pinned": OLD | {"rich": "15"}})
+    assert pairs(newest, [old, new]) == []
+    [section] = newest.not_measured([old, new])
+    assert section.startswith("## old locks, Python 3.11 against new locks, Python 3.11: not measured\n")
+    assert section.endswith("No package that a step runs differs.\n")
 
 
 def test_sides_are_both_locks_under_this_python_itself_and_under_the_newest(
