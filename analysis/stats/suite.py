@@ -4,8 +4,8 @@ A shift of 2 % in every workload is within the noise of each; over thirty of the
 geometric mean of the workloads' ratios, each of the same weight, with an interval over blocks: per block the mean of
 the workloads' log ratios is taken first, so that an effect of a block on all of them counts once.
 
-Guarantee: only blocks that every workload has are counted; a workload without a ratio is left out and named. Which
-workload moved is visible in the rows only.
+Guarantee: only blocks that every workload has are counted; a workload without a ratio is left out and named; neither
+the order of workloads nor that of backends changes a figure. Which workload moved is visible in the rows only.
 
 Each league has such a ratio of each backend to the leading one (`suite`).
 
@@ -64,13 +64,15 @@ def suite_logs(logs: Mapping[str, Mapping[Block, float]]) -> dict[Block, float]:
 def suite_ratio(logs: Mapping[str, Mapping[Block, float]], looks: Looks = FIXED) -> SuiteRatio | None:
     """Return the suite's ratio from each workload's log ratio per block; None if no workload has one.
 
-    Workloads without blocks are left out, as are those that share no block with the workloads before them. `looks` are
-    those after which no more blocks were added: the interval has the same confidence as the workloads' intervals.
+    Workloads without blocks are left out, as are those that share no block with all the workloads taken before them:
+    first come those with the most blocks. `looks` are those after which no more blocks were added: the interval has
+    the same confidence as the workloads' intervals.
     """
     used_logs: dict[str, Mapping[Block, float]] = {}
-    for name, blocks in logs.items():
+    for name, blocks in sorted(logs.items(), key=lambda named: (-len(named[1]), named[0])):
         if blocks and suite_logs({**used_logs, name: blocks}):
             used_logs[name] = blocks
+    used_logs = {name: blocks for name, blocks in logs.items() if name in used_logs}
     values = list(suite_logs(used_logs).values())
     estimate = of_logs(values, looks.confidence(len(values)))
     left_out = tuple(name for name in logs if name not in used_logs)
@@ -128,22 +130,35 @@ def suite(rows: Sequence[Row]) -> list[Suite]:
 
 
 def _suite(league: str, members: Sequence[Row]) -> Suite | None:
-    """Return the ratios of a league's backends, over the rows in which the backend and the leading one both ran."""
+    """Return the ratios of a league's backends, each over the rows in which it and the leading one both ran.
+
+    The leading backend is the one that is compared with the most others; of several the one of which the others take
+    the largest multiple, by the geometric mean. So it depends on figures alone, also where backends ran different rows.
+    """
     rows = [row for row in members if not _on_several_devices(row) and not _not_keras(row)]
     names = in_order(name for row in rows for name in row.cells)
     present_backends = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
-    if not present_backends:
+    ratios = {
+        backend: {
+            other: ratio
+            for other in present_backends
+            if other != backend and (ratio := _suite_ratio(rows, other, backend)) is not None
+        }
+        for backend in present_backends
+    }
+    if not any(ratios.values()):
         return None
-    first_backend = present_backends[0]
-    to_first = {backend: _suite_ratio(rows, backend, first_backend) for backend in present_backends[1:]}
-    centres = {first_backend: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
-    reference = min(centres, key=lambda backend: centres[backend])
-    ratios = {backend: _suite_ratio(rows, backend, reference) for backend in present_backends if backend != reference}
-    known_ratios = {backend: ratio for backend, ratio in ratios.items() if ratio}
+    reference = max(
+        present_backends,
+        key=lambda backend: (
+            len(ratios[backend]),
+            math.fsum(math.log(ratio.estimate.centre) for ratio in ratios[backend].values()),
+        ),
+    )
     several_titles, not_keras = (
         tuple(row.title for row in members if test(row)) for test in (_on_several_devices, _not_keras)
     )
-    return Suite(league, reference, known_ratios, several_titles, not_keras) if known_ratios else None
+    return Suite(league, reference, ratios[reference], several_titles, not_keras)
 
 
 def _on_several_devices(row: Row) -> bool:
