@@ -159,14 +159,20 @@ STATED = [
     ("comparing.md", f"{NUMBERS[sessions.LEAST_PROCESSES]} processes on each side"),
     ("comparing.md", f"is a discovery among the run's comparisons at {percent(gate.LEVEL)}"),
     ("regression-kinds.md", f"the interval lies beyond +{percent(regression_kinds.FIRST_EPOCH_TOLERANCE)}"),
-    ("regression-kinds.md", f"the interval lies beyond {1 + regression_kinds.SCATTER_TOLERANCE:g} times, and new scatters by"),
+    (
+        "regression-kinds.md",
+        f"the interval lies beyond {1 + regression_kinds.SCATTER_TOLERANCE:g} times, and new scatters by",
+    ),
     ("regression-kinds.md", f"new scatters by {percent(regression_kinds.LEAST_SCATTER)} or more"),
     ("noise.md", f"counts only while the run moves less than {disturbance.OWN_STORAGE_LIMIT_BYTES_PER_S >> 20} MiB/s"),
     ("noise.md", f"over {disturbance.MIN_CPU_S:g} s of CPU time by about 1 %; blocks with less"),
     ("noise.md", "for {} and for {} such pairs".format(*examination.PLANNED_PAIRS)),
     ("noise.md", f"Below {examination.MIN_PAIRS} pairs there is no figure"),
     ("noise.md", f"Over {percent(disturbance.STALL_LIMIT)} of the measured epochs give the warning `gpu_throttled`"),
-    *(("lab/history.md", f"{length} (threshold {threshold:g})") for length, threshold in change_points.THRESHOLDS.items()),
+    *(
+        ("lab/history.md", f"{length} (threshold {threshold:g})")
+        for length, threshold in change_points.THRESHOLDS.items()
+    ),
     ("history.md", f"from {change_points.LEAST_FOR_CHANGES} sessions on"),
     ("history.md", f"a level lasts at least {NUMBERS[change_points.SHORTEST_LEVEL]} sessions"),
     ("history.md", f"At most {change_points.MOST_CHANGES} changes are sought between two annotated ones"),
@@ -195,7 +201,10 @@ STATED = [
     ("fc.md", f"take more than {fc.NOTABLE_GAP:g} times the step of the native loop"),
     ("lab/fc.md", f"## {fc.SECTION} "),
     ("fc.md", f"stays below {QUARTERS[fc.FAR_BELOW]} of the machine's best"),
-    ("lab/fc.md", f"takes {NUMBERS[WATCHED_EPOCHS]} more epochs (of at most {WATCHED_EPOCH_S:g} s each where a step is"),
+    (
+        "lab/fc.md",
+        f"takes {NUMBERS[WATCHED_EPOCHS]} more epochs (of at most {WATCHED_EPOCH_S:g} s each where a step is",
+    ),
     ("fc.md", f"Workers that have not all met within {MINUTES[MEETING_LIMIT_S]} are an error"),
     ("stalls.md", f"the stall is below {percent(bottleneck.LEAST_STALL)}, or its interval contains 0"),
     ("stalls.md", f"than the pipeline reads, by bandwidth ({percent(bottleneck.SATURATED)} count as reached)"),

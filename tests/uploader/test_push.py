@@ -334,7 +334,7 @@ def test_a_run_without_findings_is_listed(results: Results, outbox: Outbox) -> N
 
 
 def test_the_cost_of_sealing_a_row_does_not_grow_with_the_rows_before(results: Results, tmp_path: Path) -> None:
-    """Four times the rows take about four times the CPU time; docs/lab/figures.md has how many rows a second that is."""
+    """Four times the rows take about four times the CPU time; docs/lab/figures.md has the rows a second."""
     records = [record for run in results.runs() for record in run.load()[0]] * 25
 
     def cpu_per_row_s(copies: int, number: int) -> float:

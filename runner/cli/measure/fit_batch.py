@@ -2,7 +2,8 @@
 
 The batch is doubled from 1 until it does not fit, then bisected to an eighth of a power of two; each try is a separate
 process. CELL is a cell of the matrix; a workload means its cells on every backend. On a CPU the limit is that of a
-container: --executor docker --memory 8g. With batch_size: largest a matrix is measured with that batch. docs/gpu-settings.md"""
+container: --executor docker --memory 8g. With batch_size: largest a matrix is measured with that batch.
+docs/gpu-settings.md"""
 
 from __future__ import annotations
 
