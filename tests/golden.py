@@ -15,6 +15,10 @@ class Golden:
         self._folder = folder
         self._update = update
 
+    def text(self, name: str) -> str:
+        """Return the text of the file `name`."""
+        return (self._folder / name).read_text(encoding="utf-8")
+
     def check(self, name: str, text: str) -> None:
         """Compare `text` with the file `name`, or write it there if `--update-golden` was given."""
         path = self._folder / name
