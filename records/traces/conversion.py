@@ -16,7 +16,7 @@ from pathlib import Path
 from keras_matrix.records.traces import neutral, programs, torch
 from keras_matrix.records.traces.kineto import kinds
 from keras_matrix.records.traces.neutral import Flow, Head, Span, TrackKind, is_part
-from keras_matrix.records.traces.request import Names, TraceError
+from keras_matrix.records.traces.request import Names, TraceError, problem_text
 from keras_matrix.records.traces.xspace import reader, tracks
 
 XPLANE = ".xplane.pb"
@@ -129,7 +129,7 @@ def _part(path: Path, names: Names) -> ConvertedFile:
     try:
         converted_file = _read(path, _place(path)[1], names)
     except (LookupError, TypeError, ValueError) as error:
-        raise TraceError(f"{path}: contains an invalid mark: {error}; record it again") from error
+        raise TraceError(f"{path}: contains an invalid mark: {problem_text(error)}; record it again") from error
     for span in converted_file.spans:
         if span.track.worker >= neutral.MOST_WORKERS or abs(span.start_ns) + span.duration_ns > MOST_NS:
             text = f"{span.name!r} on device {span.track.worker} at {span.start_ns} ns for {span.duration_ns} ns"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import re
 import zlib
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from keras_matrix.records.files import UnfitFile, open_plain
-from keras_matrix.records.traces.request import MARK, TraceError
+from keras_matrix.records.traces.request import MARK, TraceError, problem_text
 
 EVENTS = "traceEvents"
 CHUNK_CHARACTERS = 1 << 20
@@ -58,9 +59,28 @@ def members(path: Path) -> Iterator[tuple[str, Any]]:
             with io.TextIOWrapper(unpacked, encoding="utf-8", errors="replace") as file:
                 yield from _members(_Reading(file))
     except (OSError, EOFError, zlib.error, UnfitFile) as error:
-        raise TraceError(f"{path}: cannot be read: {error}") from error
+        raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: is not a complete Chrome trace: {error}; record it again") from error
+
+
+def invalid(path: Path, member: str, value: object, number: int, error: Exception) -> TraceError:
+    """Return the error for a value that is not one of PyTorch's; of an event, it names its number and its name."""
+    if member != EVENTS:
+        return TraceError(f"{path}: {member}: {problem_text(error)}; record it again")
+    if not isinstance(value, dict):
+        return TraceError(f"{path}: event {number}: must be an object, got {value!r:.80}; record it again")
+    text = _event_problem(value) or problem_text(error)
+    return TraceError(f"{path}: event {number} ({value.get('name')!r:.80}): {text}; record it again")
+
+
+def _event_problem(event: Mapping[str, object]) -> str | None:
+    """Return which member of an event is of another type, if one is."""
+    for key in ("ts", "dur"):
+        if not isinstance(time := event.get(key, 0), int | float) or not math.isfinite(time):
+            return f"{key} must be a number of microseconds, got {time!r:.80}"
+    args = event.get("args")
+    return None if args is None or isinstance(args, dict) else f"args must be an object, got {args!r:.80}"
 
 
 class _Reading:

@@ -34,7 +34,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 from keras_matrix.records import files
 from keras_matrix.records.codec import decode, to_json
-from keras_matrix.records.traces.request import LAYER, PHASE, Names, TraceError, scope_of
+from keras_matrix.records.traces.request import LAYER, PHASE, Names, TraceError, problem_text, scope_of
 
 T = TypeVar("T")
 VERSION = 1
@@ -221,7 +221,7 @@ def head_of(path: Path) -> Head:
         return head
     except _UNREADABLE as error:
         advice = "create one with: runner trace FILE --to FILE"
-        raise TraceError(f"{path}: is not a neutral trace ({error}); {advice}") from error
+        raise TraceError(f"{path}: is not a neutral trace ({problem_text(error)}); {advice}") from error
 
 
 def spans(path: Path) -> Iterator[Span]:
@@ -248,6 +248,8 @@ def track_of(pid: int, tid: int) -> Track:
     """Return the track of a process and a thread of the file. Raises TypeError or LookupError."""
     if type(pid) is not int:
         raise TypeError(f"pid: must be an integer, got {pid!r}")
+    if not 0 <= tid < len(KINDS) * LANES:
+        raise LookupError(f"tid: must be from 0 to {len(KINDS) * LANES - 1}, got {tid}")
     return Track(pid, KINDS[tid // LANES], tid % LANES)
 
 
@@ -341,7 +343,7 @@ def _read(path: Path, make: Callable[[dict[str, Any]], T], *beginnings: str) -> 
 
 
 def _damaged(path: Path, error: Exception) -> TraceError:
-    return TraceError(f"{path}: is damaged ({error}); trace again")
+    return TraceError(f"{path}: is damaged ({problem_text(error)}); trace again")
 
 
 @contextmanager

@@ -5,11 +5,13 @@ Marks are annotations of the backend's own profiler. Each begins with `MARK`, wh
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from keras_matrix.records.codec import about
 from keras_matrix.records.settings import KERAS
 
+_NO_INTEGER = re.compile(r"invalid literal for int\(\) with base 10: (.*)")  # Python's message
 MARK = "kbm:"
 STEP, LAYER, PHASE, CLOCK = (f"{MARK}{kind}:" for kind in ("step", "layer", "phase", "clock"))
 
@@ -44,6 +46,14 @@ def untraceable(implementation: str) -> str | None:
 
 class TraceError(Exception):
     """A trace cannot be written or read; the message says which, what is wrong, and what to do."""
+
+
+def problem_text(error: Exception) -> str:
+    """Return what is wrong with a foreign value, from the error that reading it has raised."""
+    if isinstance(error, KeyError):
+        return f"has no {error}"
+    number = _NO_INTEGER.fullmatch(str(error))
+    return f"must be an integer, got {number[1]}" if number else str(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from keras_matrix.records.traces.neutral import (
     is_collective,
     is_unfinished,
 )
-from keras_matrix.records.traces.request import CLOCK, LAYER, MARK, PHASE, STEP, TraceError
+from keras_matrix.records.traces.request import CLOCK, LAYER, MARK, PHASE, STEP
 
 BACKWARD = "autograd::engine::evaluate_function"
 OPTIMIZER = "Optimizer.step#"
@@ -118,14 +118,16 @@ def read(path: Path) -> TorchRecording:
     """Read a file. Raises `TraceError`."""
     recording = TorchRecording()
     names: dict[str, str] = {}
+    number = 0
     for member, value in kineto.members(path):
+        number += member == kineto.EVENTS
         try:
             if member == kineto.EVENTS:
                 _take(recording, value, names)
             elif member == "baseTimeNanoseconds":
                 recording.base_ns = int(value)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-            raise TraceError(f"{path}: {member} has an invalid value: {error!r}; record it again") from error
+            raise kineto.invalid(path, member, value, number, error) from error
     return recording
 
 

@@ -102,6 +102,8 @@ class XSpaceRecording:
     warnings: list[str] = field(default_factory=list)
 
 
+# What Python's own errors say of a damaged file, which is nothing to its reader.
+_OF_PYTHON = {IndexError: "a message is truncated", OverflowError: "a number is out of range"}
 PROFILE_LIMIT_BYTES = 0x7FFFF000  # which one call of the system reads; a message of Protocol Buffers has at most 2 GiB
 
 
@@ -115,7 +117,8 @@ def read(path: Path) -> XSpaceRecording:
     except (UnfitFile, OSError) as error:
         raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise TraceError(f"{path}: is not a complete profile of JAX or TensorFlow: {error}; record it again") from error
+        text = _OF_PYTHON.get(type(error)) or str(error)
+        raise TraceError(f"{path}: is not a complete profile of JAX or TensorFlow: {text}; record it again") from error
 
 
 def _read(planes: list[Plane]) -> XSpaceRecording:

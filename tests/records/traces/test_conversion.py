@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -84,34 +83,6 @@ def test_a_neutral_trace_packed_or_plain_is_taken_as_it_is(tmp_path: Path) -> No
         assert gzip.decompress(again.read_bytes()) == plain.read_bytes()
 
 
-@pytest.mark.parametrize(("name", "content"), [("mine.json", b'{"a": 1}'), ("mine.json", b"[]"), ("m.xplane.pb", b"")])
-def test_a_file_without_any_event_of_a_profilers_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(TraceError, match=f"{name}: contains no event of a profiler"):
-        conversion.make_of(tmp_path / name, tmp_path / TRACE_NAME)
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        *(mark("step:one", 0, 9), mark("phase:sideways", 0, 9)),
-        event("ProfilerStep#last", 0, 9, "user_annotation"),
-        event("aten::mm", 1, 2, **{"Sequence number": []}),
-    ],
-)
-def test_invalid_mark_is_rejected_with_the_file_name(tmp_path: Path, one: dict[str, Any]) -> None:
-    chrome(tmp_path / "mine.json", [*step_of_torch(), one])
-    with pytest.raises(TraceError, match=r"mine\.json: contains an invalid mark: .*; record it again"):
-        conversion.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
-
-
-@pytest.mark.parametrize("one", [event("aten::mm", 1e16, 2), event("aten::mm", 200, 1e16), event("aten::mm", -1e16, 2)])
-def test_times_of_centuries_are_refused_by_their_files_name(tmp_path: Path, one: dict[str, Any]) -> None:
-    chrome(tmp_path / "mine.json", [*step_of_torch(), one])
-    with pytest.raises(TraceError, match=r"mine\.json: contains an event out of range: 'aten::mm' on device 0"):
-        conversion.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
-
-
 @pytest.mark.parametrize("number", [neutral.MOST_WORKERS, neutral.MOST_WORKERS - 1])
 def test_of_devices_as_many_are_drawn_as_a_trace_may_have_workers(tmp_path: Path, number: int) -> None:
     path, target = tmp_path / "mine.xplane.pb", tmp_path / TRACE_NAME
@@ -134,8 +105,3 @@ def test_times_since_1970_and_ends_before_their_beginnings_are_read(tmp_path: Pa
 def test_empty_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="contains no file of a profiler"):
         conversion.make([], tmp_path / TRACE_NAME, "jax")
-
-
-def test_file_of_an_unknown_backend_is_rejected() -> None:
-    with pytest.raises(TraceError, match=r"must end in \.xplane\.pb, \.json, \.json\.gz"):
-        conversion.backend_of(Path("profile.txt"))

@@ -52,16 +52,9 @@ def test_file_without_events_yields_no_events(tmp_path: Path, text: str) -> None
     assert list(kineto.members(path)) == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{", '{"a" 1}', '{"traceEvents": [{}', '{"traceEvents": [{} {}]}', "nonsense"),
-        pytest.param("[" * 100_000, id="deep"),
-    ],
-)
-def test_incomplete_trace_is_rejected_with_the_file_name(tmp_path: Path, text: str) -> None:
+def test_deeply_nested_trace_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    path.write_text(text)
+    path.write_text("[" * 100_000)
     with pytest.raises(TraceError, match=r"mine\.json: is not a complete Chrome trace: .*; record it again"):
         list(kineto.members(path))
 

@@ -88,23 +88,6 @@ def test_uncompressed_trace_is_valid_json(tmp_path: Path) -> None:
     assert json.loads(plain.read_text())["otherData"]["backend"] == "torch"
 
 
-@pytest.mark.parametrize("fields", ['"workers":999999999', '"workers":-1', '"workers":1,"epochs":0'])
-def test_head_out_of_range_is_rejected_with_the_file_name(tmp_path: Path, fields: str) -> None:
-    path = tmp_path / "other.json"
-    head = f'"backend":"jax","device":"cpu","steps":1,"version":{neutral.VERSION},{fields}'
-    path.write_text(f'{neutral.BEGINNING}{{{head}}},\n"traceEvents":[]}}')
-    with pytest.raises(TraceError, match=r"other\.json: is not a neutral trace \(it has -?\d+ workers"):
-        neutral.head_of(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"otherData": {"version": 99}}', b"\x1f\x8b"])
-def test_file_that_is_not_a_neutral_trace_is_rejected(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "other.json.gz"
-    path.write_bytes(gzip.compress(content) if content[:1] != b"\x1f" else content)
-    with pytest.raises(TraceError, match=r"other\.json\.gz: is "):
-        neutral.head_of(path)
-
-
 def test_a_trace_that_breaks_off_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     neutral.write(path, HEAD, SPANS * 1000)
@@ -126,24 +109,11 @@ def test_a_trace_whose_bytes_were_changed_is_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        '{"ph":"X"}',
-        '{"ph":"X","pid":0,"tid":99000,"ts":0,"dur":0,"name":"a","args":{}}',
-        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":"a","args":{"phase":"sideways"}}',
         '{"ph":"X","pid":0,"tid":0,"ts":1e999,"dur":0,"name":"a","args":{}}',
-        '{"ph":"X","pid":0,"tid":0,"ts":"soon","dur":0,"name":"a","args":[]}',
-        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":"a","args":{"step":"first"}}',
-        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":"a","args":{"layer":["dense"]}}',
-        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":"a","args":{"op":7}}',
-        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":null,"args":{"op":"a"}}',
-        '{"ph":"X","pid":"one","tid":0,"ts":0,"dur":0,"name":"a","args":{}}',
-        '{"ph":"X","pid":0,"tid":0,"ts":1e300,"dur":0,"name":"a","args":{}}',
-        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":-1,"name":"a","args":{}}',
-        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":1e300,"name":"a","args":{}}',
-        '{"ph":"f","pid":0,"tid":0,"ts":0,"id":1}',
         '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":1,"name":"a","args":' + "[" * 5000,
     ],
 )
-def test_line_with_a_foreign_event_is_reported_as_damage(tmp_path: Path, line: str) -> None:
+def test_line_that_python_reads_otherwise_is_reported_as_damage(tmp_path: Path, line: str) -> None:
     path = tmp_path / "trace.json.gz"
     neutral.write(path, HEAD, [])
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + f"{line},\n".encode()))

@@ -10,7 +10,6 @@ import pytest
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, torch
 from keras_matrix.records.traces.neutral import WORKING, Phase, Span, TrackKind, covered
-from keras_matrix.records.traces.request import TraceError
 from tests.records.traces.synthetic import chrome, event, flow, mark, step_of_torch
 
 PUBLIC = Path(__file__).parents[4] / "shared" / "traces"
@@ -144,22 +143,6 @@ def test_spans_of_a_track_never_cross(tmp_path: Path) -> None:
     events = [event("outer", 0, 10.0004), event("inner", 4, 6.0009), event("next", 10.0004, 1)]
     outer, inner, following = spans(tmp_path, events)
     assert inner.end_ns <= outer.end_ns <= following.start_ns
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        17,
-        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1},
-        event("aten::mm", 1, 2) | {"ts": "soon"},
-        event("kbm:clock:late", 1, 2, "user_annotation"),
-        event("aten::mm", 1e300, 1e308) | {"ts": float("inf")},
-        {"ph": "s", "cat": "fwdbwd"},
-    ],
-)
-def test_event_not_written_by_pytorch_is_rejected_with_the_file_name(tmp_path: Path, one: Any) -> None:
-    with pytest.raises(TraceError, match=r"trace\.json: traceEvents has an invalid value: "):
-        torch.read(chrome(tmp_path / "trace.json", [one]))
 
 
 def test_kernels_of_the_backward_pass_belong_to_the_step_in_which_autograds_thread_launched_them(

@@ -19,7 +19,7 @@ from keras_matrix.analysis.whatif.reconstruct.pieces import Alignment, Clock, Ra
 from keras_matrix.records.text import percentage
 from keras_matrix.records.traces.conversion import worker_of
 from keras_matrix.records.traces.neutral import MOST_WORKERS
-from keras_matrix.records.traces.request import TraceError
+from keras_matrix.records.traces.request import TraceError, problem_text
 
 
 def graph_of(paths: Sequence[Path], facts: HeaderFacts) -> Graph:
@@ -96,7 +96,9 @@ def _trace_of(recording: RankRecording, rank: int) -> RankTrace:
     except GraphError:
         raise
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise TraceError(f"{recording.path}: contains an invalid mark: {error}; record it again") from error
+        raise TraceError(
+            f"{recording.path}: contains an invalid mark: {problem_text(error)}; record it again"
+        ) from error
 
 
 def _rank_of(recording: RankRecording, position: int) -> int:

@@ -140,8 +140,7 @@ def read(path: Path) -> RankRecording:
     except TraceError as error:
         raise TraceError(f"{error}{_after(recording.events, last_event)}") from error
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        name = last_event.get("name") if isinstance(last_event, dict) else last_event
-        raise TraceError(f"{path}: event {recording.events} ({name!r}): {_problem(error)}; {AGAIN}") from error
+        raise kineto.invalid(path, member, value, recording.events, error) from error
     recording.on_device = bool(recording.streams)
     if not (recording.threads or recording.on_device or recording.gloo):
         raise TraceError(
@@ -154,10 +153,6 @@ def read(path: Path) -> RankRecording:
 def _after(event_count: int, last_event: Any) -> str:
     name = last_event.get("name") if isinstance(last_event, dict) else last_event
     return f" (after event {event_count}, {name!r})" if event_count else ""
-
-
-def _problem(error: Exception) -> str:
-    return f"has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _take_member(recording: RankRecording, member: str, value: Any) -> None:

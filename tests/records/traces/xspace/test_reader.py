@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.neutral import Phase, Span, TrackKind
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.xspace import reader, tracks
@@ -179,12 +178,6 @@ def test_an_instruction_of_no_run_is_of_the_step_within_which_it_ends(path: Path
         ],
     }
     assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 2, None, 2]
-
-
-def test_event_with_an_instructions_name_but_no_instruction_is_rejected(path: Path) -> None:
-    path.write_bytes(message(plane("/host:CPU", {"pool": [ran("dot.1", 0, 1), ("dot.1", 2, 1, {})]})))
-    with pytest.raises(TraceError, match=r"not a complete profile .* with the same name is not an instruction"):
-        reader.read(path)
 
 
 def test_the_runs_of_a_program_are_the_steps_that_called_it_though_they_begin_later(path: Path) -> None:
@@ -397,37 +390,6 @@ def test_marks_of_the_clock_are_read_and_not_shown(path: Path) -> None:
     assert (recording.clocks, recording.marks) == ([(7000, 12345)], [])
 
 
-@pytest.mark.parametrize(
-    ("name", "event"),
-    [
-        ("/device:GPU:99999999999", ("sgemm", 0, 5, {})),
-        ("/host:CPU", ran("dot.1", 0, 5, device_ordinal=1 << 40)),
-        ("/host:CPU", ("worker_99999999999/MatMul:MatMul", 0, 5, {})),
-    ],
-)
-def test_devices_beyond_number_are_refused_and_not_drawn(path: Path, name: str, event: Made) -> None:
-    path.write_bytes(message(plane(name, {"Stream": [event]})))
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: contains an event out of range: "):
-        conversion.make_of(path, path.with_name("trace.json.gz"))
-
-
-@pytest.mark.parametrize(
-    ("name", "event"),
-    [(f"/device:GPU:{1 << 64}", "sgemm"), ("/host:CPU", f"worker_{1 << 64}/MatMul:MatMul")],
-)
-def test_device_number_out_of_range_is_rejected_with_the_file_name(path: Path, name: str, event: str) -> None:
-    path.write_bytes(message(plane(name, {"Stream": [(event, 0, 5, {})]})))
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is not a complete profile"):
-        reader.read(path)
-
-
-@pytest.mark.parametrize("name", ["kbm:step:one", "kbm:phase:sideways", "kbm.phase.sideways/MatMul:MatMul"])
-def test_invalid_mark_is_rejected_with_the_file_name(path: Path, name: str) -> None:
-    path.write_bytes(message(plane("/host:CPU", {"main": [(name, 0, 5, {})]})))
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: contains an invalid mark: "):
-        conversion.make_of(path, path.with_name("trace.json.gz"))
-
-
 def test_other_events_of_unmarked_threads_are_skipped(path: Path) -> None:
     lines = {
         "pool": [("ThreadpoolListener", 0, 1, {"_c": 3}), ran("dot.1", 1, 1), ("ThreadpoolListener", 2, 1, {})],
@@ -464,10 +426,3 @@ def test_a_file_that_is_damaged_or_breaks_off_anywhere_is_read_or_refused(
             found.append(reader.read(path).whats)
     assert {what.name for whats in found for what in whats} >= {"dot.1"}
     assert 0 < len(found) < len(changed)
-
-
-@pytest.mark.parametrize("data", [b"\x0a\x7fxx", b"\xff\xff", b"{}"])
-def test_file_that_is_not_a_profile_is_rejected(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is not a complete profile of JAX or TensorFlow"):
-        reader.read(path)
