@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from keras_matrix.analysis.whatif.cost_operations import MEASURED, OBSERVED
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments import peaks as peak_files
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.traces.request import Traced
-from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.whatif import source
 from keras_matrix.runner.whatif.cost_data import Collected, collected
 from tests.analysis.whatif.cost.fake_machine import graph
@@ -70,19 +67,6 @@ def test_a_damaged_trace_of_a_run_is_left_out_with_a_warning(tmp_path: Path) -> 
     (warning,) = found.warnings
     assert warning.startswith("left out: ")
     assert "traces/1/rank0.parquet" in warning
-
-
-def test_a_run_whose_traces_are_all_damaged_or_missing_is_refused(tmp_path: Path) -> None:
-    run = run_of(tmp_path, traced())
-    (run.folder / "traces" / "0" / "rank0.parquet").unlink()
-    with pytest.raises(UsageError, match=r"no trace can be read; first: left out: .*traces/0"):
-        collect(tmp_path)
-
-
-def test_a_run_without_traces_is_refused_with_the_way_to_record_one(tmp_path: Path) -> None:
-    run_of(tmp_path).publish(make_record())
-    with pytest.raises(UsageError, match=r"contains no trace; record one with: runner trace CELL"):
-        collect(tmp_path)
 
 
 def test_measured_peaks_of_the_results_folder_are_used(tmp_path: Path) -> None:

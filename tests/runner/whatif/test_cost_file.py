@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.codec import dumps
-from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.whatif import cost_data
 from tests.analysis.whatif.cost.fake_machine import FASTER, elementwise_s, graph, node, usual_model
 from tests.conftest import MACHINE
@@ -36,14 +35,3 @@ def test_a_new_device_is_predicted_from_its_measured_peaks(file: Path) -> None:
     assert found.basis == f"{file}: torch on Faster CPU, 2 cores is new to the model, predicted from its peaks"
     # The peaks of this machine state 20 GB/s of memory.
     assert found.predict(ADDED) == pytest.approx(5e-6 + (1 << 24) / 20e9, rel=0.1)
-
-
-def test_a_new_device_without_peaks_is_refused_with_the_way_to_measure_them(file: Path) -> None:
-    with pytest.raises(UsageError, match=r"not learned on torch on Faster CPU \(but on torch on Fake CPU, 2 cores\)"):
-        cost_data.applied(file, graph(FASTER).header, None)
-
-
-def test_a_huge_file_is_not_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_data, "LIMIT_BYTES", 10)
-    with pytest.raises(UsageError, match=r"model.json: cannot be read: larger than 10 bytes"):
-        cost_data.read(file)

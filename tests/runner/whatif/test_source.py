@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.whatif.collectives import time_s
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
+from keras_matrix.analysis.whatif.graph import Graph, LinkCalibration
 from keras_matrix.analysis.whatif.reconstruct import files
 from keras_matrix.records.fc import communication
 from keras_matrix.records.fc.communication import TimedCollective
@@ -52,11 +52,6 @@ def test_the_folder_of_a_trace_has_its_files_in_native(tmp_path: Path) -> None:
     touched(tmp_path / "native", "epoch1.worker0.xplane.pb")
     (tmp_path / "trace.json.gz").touch()
     assert files_of([tmp_path]) == [tmp_path / "native" / "epoch1.worker0.xplane.pb"]
-
-
-def test_several_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match="is a folder: name it alone"):
-        files_of([tmp_path, tmp_path])
 
 
 def record() -> Record:

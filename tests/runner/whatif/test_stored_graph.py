@@ -28,19 +28,6 @@ def test_files_are_in_the_order_of_ranks(tmp_path: Path) -> None:
     assert [tmp_path / f"rank{rank}.parquet" for rank in (0, 2, 10)] == source.files_in(tmp_path)
 
 
-def test_a_missing_rank_is_refused(tmp_path: Path) -> None:
-    paths = source.write(two_workers(), tmp_path)
-    with pytest.raises(GraphError, match="has files of 1 ranks, the graph has 2"):
-        source.read(paths[:1])
-
-
-def test_files_of_two_graphs_are_refused(tmp_path: Path) -> None:
-    first = source.write(two_workers(), tmp_path / "a")
-    second = source.write(two_workers(forward_ns=3_000_000), tmp_path / "b")
-    with pytest.raises(GraphError, match=r"b/rank1\.parquet: is of another graph"):
-        source.read([first[0], second[1]])
-
-
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "empty"])
 def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, damage: str) -> None:
     paths = source.write(two_workers(), tmp_path)
@@ -48,13 +35,3 @@ def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, damage: str) ->
     paths[0].write_bytes(content)
     with pytest.raises(GraphError, match=r"rank0\.parquet: cannot be read as Parquet"):
         source.read(paths)
-
-
-def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
-    import duckdb
-
-    path = tmp_path / "rank0.parquet"
-    with duckdb.connect(":memory:") as connection:
-        connection.execute(f"COPY (SELECT 1 AS a) TO '{path}' (FORMAT parquet)")
-    with pytest.raises(GraphError, match="is a Parquet file, but not a stored trace graph"):
-        source.read([path])

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from keras_matrix.analysis.whatif.search import FamilyTrajectories
 from keras_matrix.analysis.whatif.trajectory import Strategy
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.whatif.strategy_file import ChosenCell, possible, problem_of, with_changes, written
 
@@ -50,12 +47,6 @@ def test_any_cell_can_be_written() -> None:
     strategy = written([ChosenCell(one, ()) for one in wanted])
     assert wanted == [cell.settings for cell in strategy.cells]
     assert '      name: "on"\n' in strategy.text  # other readers of YAML take on for true
-
-
-def test_an_unknown_setting_is_refused_with_a_near_name() -> None:
-    (base,) = cells(FC)
-    with pytest.raises(UsageError, match="fc: has no setting or parameter 'bucket'; did you mean buckets"):
-        with_changes(base, {"bucket": "3,5,5"})
 
 
 def test_settings_that_a_backend_does_not_have_are_named() -> None:

@@ -10,8 +10,8 @@ from keras_matrix.analysis.whatif.graph import Graph, Node
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.what_ifs import layers
 from keras_matrix.analysis.whatif.what_ifs.layers import OP_FUSION, PRECISION, RECOMPUTATION, LayerRatio
-from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIf, WhatIfError
-from tests.analysis.whatif.hand_made import Nodes, chain, fc_cell
+from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIf
+from tests.analysis.whatif.hand_made import Nodes, fc_cell
 
 
 def stack(layers: int = 4, device: str = "cpu", cores: float = 1.0, **header: object) -> Graph:
@@ -55,25 +55,6 @@ def test_layers_are_named_or_numbered(text: str, numbers: list[int]) -> None:
     assert layers.named(stack(), text, "x") == tuple(f"layer_{at}" for at in numbers)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("dense", "x: has no layer 'dense'; layers are layer_0, layer_1"),
-        ("2-4", "x: must be layers from 0 to 3, got '2-4'"),
-        ("3-1", "x: must be layers from 0 to 3, got '3-1'"),
-    ],
-)
-def test_a_layer_that_does_not_exist_is_an_error(text: str, message: str) -> None:
-    with pytest.raises(WhatIfError) as caught:
-        layers.named(stack(), text, "x")
-    assert message in str(caught.value)
-
-
-def test_a_graph_without_layers_is_an_error() -> None:
-    with pytest.raises(WhatIfError, match="no operation of hand-made has a layer; trace with layers"):
-        layers.named(chain([10]), "all", "x")
-
-
 def test_layers_are_written_as_ranges() -> None:
     assert layers.as_text(stack(), ("layer_3", "layer_0", "layer_1")) == "0-1,3"
 
@@ -87,17 +68,6 @@ def test_a_fused_block_has_its_ratio_of_work_and_gaps_and_sleeps_as_long() -> No
 def test_one_ratio_holds_for_all_parts_before_it() -> None:
     assert OP_FUSION.parse("0-1,2-3:0.5") == (LayerRatio("0-1", 0.5), LayerRatio("2-3", 0.5))
     assert OP_FUSION.parse("0:0.9,1,2:0.5") == (LayerRatio("0", 0.9), LayerRatio("1", 0.5), LayerRatio("2", 0.5))
-
-
-@pytest.mark.parametrize("text", ["0-1:", "0:-1", "0:x", ":0.5", "0,,1:0.5", "0:nan"])
-def test_other_ratios_are_refused(text: str) -> None:
-    with pytest.raises(WhatIfError, match=r"op_fusion: must be "):
-        OP_FUSION.parse(text)
-
-
-def test_a_block_without_a_probed_gain_is_an_error() -> None:
-    with pytest.raises(WhatIfError, match=r"the gain of block 0-1 is not known; .* such as 0-1:0\.8"):
-        OP_FUSION.apply(stack(), OP_FUSION.parse("0-1"))
 
 
 def test_the_settings_of_fused_blocks_are_in_the_order_of_the_layers() -> None:
@@ -115,11 +85,6 @@ def test_precision_changes_work_but_neither_gaps_nor_the_update() -> None:
 def test_work_of_a_gpu_keeps_no_core_busy_and_changes_all_the_same() -> None:
     gpu = stack(device="gpu", cores=0.0)
     assert changed_ns(PRECISION, "0:0.5", gpu) == pytest.approx(TOTAL_NS - (50 + 3.5 + 100), abs=1)
-
-
-def test_precision_without_a_ratio_needs_a_cost_model() -> None:
-    with pytest.raises(WhatIfError, match="precision: the effect on layers 0-3 is not known"):
-        PRECISION.apply(stack(), PRECISION.parse("all"))
 
 
 def test_a_cost_model_predicts_the_ratio_of_each_operation() -> None:
@@ -192,12 +157,3 @@ def test_the_settings_of_recomputation_are_its_own_segments() -> None:
     assert RECOMPUTATION.settings(stack(), RECOMPUTATION.parse("all")).settings == {"recompute": True}
     assert RECOMPUTATION.settings(stack(), RECOMPUTATION.parse("0-1,2-3")).settings == {"recompute": True}
     assert RECOMPUTATION.settings(stack(), RECOMPUTATION.parse("0-1")).settings is None
-
-
-def test_recomputation_needs_phases() -> None:
-    nodes = Nodes()
-    nodes.add(10, layer="a")
-    with pytest.raises(WhatIfError, match="no layer of hand-made has a forward and a backward phase"):
-        RECOMPUTATION.apply(nodes.graph(), ("a",))
-    with pytest.raises(WhatIfError, match="must be all, or segments of layers such as 0-3,4-7, got '0,,1'"):
-        RECOMPUTATION.parse("0,,1")

@@ -6,27 +6,7 @@ import pytest
 
 from keras_matrix.analysis.whatif.replay import exclusive, step_time_s
 from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIfError
 from tests.analysis.whatif.hand_made import Nodes, data_parallel, fc_cell
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("worker=4", "'worker' is not known; did you mean workers?"),
-        ("network=1gbit", "'network' is not known; did you mean bandwidth?"),
-        ("ampp=all", "'ampp' is not known; did you mean precision?"),
-        ("zebra=1", "'zebra' is not known; known are workers, bandwidth, "),
-        ("workers", "workers needs a value: workers=N"),
-        ("no_overlap=1", "no_overlap: has no value, got '1'; write --what-if no_overlap"),
-        ("workers=0", "workers: must be an integer of at least 1, got '0'"),
-        ("workers=two", "workers: must be an integer of at least 1, got 'two'"),
-    ],
-)
-def test_a_text_that_is_not_a_what_if_is_an_error_that_says_what_fits(text: str, message: str) -> None:
-    with pytest.raises(WhatIfError) as caught:
-        registry.read(text)
-    assert message in str(caught.value)
 
 
 def test_every_what_if_has_its_own_name_and_every_alias_an_aim() -> None:
@@ -84,12 +64,6 @@ def test_buckets_of_another_program_remain_without_overlap() -> None:
     choices = [registry.read(text) for text in ("tensor_fusion=3,1", "no_overlap")]
     assert registry.without_effect(graph, choices) == []
     assert step_time_s(registry.apply(graph, choices)) < step_time_s(registry.apply(graph, choices[1:]))
-
-
-def test_an_error_names_the_text_of_the_what_if() -> None:
-    for text in ("tensor_fusion=3,5,2", "op_fusion=0-9:0.8", "no_input_stalls"):
-        with pytest.raises(WhatIfError, match=f"^{text}: "):
-            registry.apply(data_parallel(), [registry.read(text)])
 
 
 def test_a_trace_from_elsewhere_has_no_settings() -> None:

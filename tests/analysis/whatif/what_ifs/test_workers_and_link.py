@@ -9,9 +9,9 @@ import pytest
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIf, WhatIfError
+from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIf
 from keras_matrix.analysis.whatif.what_ifs.workers import BANDWIDTH, LATENCY, WORKERS, parse_latency, parse_rate
-from tests.analysis.whatif.hand_made import Nodes, chain, data_parallel, fc_cell
+from tests.analysis.whatif.hand_made import Nodes, data_parallel, fc_cell
 
 COMPUTE_NS, UPDATE_NS = 600, 50  # before the first collective, and after the last
 
@@ -98,11 +98,6 @@ def test_workers_of_a_partial_trace_change_only_its_collectives() -> None:
     assert durations(changed) == [450]
 
 
-def test_workers_need_collectives_of_all_ranks() -> None:
-    with pytest.raises(WhatIfError, match="hand-made has one worker and no collectives; trace two workers"):
-        WORKERS.apply(chain([10]), 2)
-
-
 def test_the_settings_of_more_workers_keep_the_share_of_each() -> None:
     assert WORKERS.settings(fc_cell(), 4).settings == {"workers": 4, "batch_size": 16}
     assert WORKERS.settings(fc_cell(batch_size=3), 3).settings is None
@@ -114,12 +109,6 @@ def test_the_settings_of_more_workers_keep_the_share_of_each() -> None:
 )
 def test_a_rate_is_read_in_bits_per_second(text: str, bits_per_s: float) -> None:
     assert parse_rate(text) == bits_per_s
-
-
-@pytest.mark.parametrize("text", ["", "0mbit", "500MB", "fast", "-1mbit", "1e9"])
-def test_other_rates_are_refused(text: str) -> None:
-    with pytest.raises(WhatIfError, match="bandwidth: must be a rate such as 500mbit"):
-        parse_rate(text)
 
 
 @pytest.mark.parametrize(("rate", "collective_ns"), [(1e8, 500), (2e8, 300), (4e8, 200)])
@@ -152,8 +141,6 @@ def test_latency_is_added_for_each_step_of_the_ring() -> None:
 
 def test_latency_is_read_with_its_unit_and_never_verified() -> None:
     assert [parse_latency(text) for text in ("2ms", "500us", "1s")] == pytest.approx([2e-3, 5e-4, 1.0])
-    with pytest.raises(WhatIfError, match="latency: must be a time such as 2ms or 500us, got '2'"):
-        parse_latency("2")
     assert "predicted only" in LATENCY.settings(fc_cell(), 1e-3).reason
 
 
