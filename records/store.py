@@ -428,7 +428,7 @@ def _read_record(path: Path) -> Record:
     record = decode(Record, migrated(data))
     check(record)
     if path.name != "{}.{}.{}.json".format(*record.key):
-        raise CodecError(f"contains the record of {record.key}")
+        raise CodecError("contains the record of {}.{}.{}".format(*record.key))
     run_id = path.parent.parent.name
     if RUN_ID.fullmatch(run_id) and record.run_id != run_id:  # a folder with another name may be a copy of a run
         raise CodecError(f"run_id: must be {run_id}, the run of its folder, got {record.run_id!r}")

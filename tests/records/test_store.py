@@ -74,15 +74,6 @@ def test_record_of_version_3_is_read_with_the_current_name_of_the_suite_total(ru
     assert found.times == replace(record.times, suite_total_time_s=1.5)
 
 
-def test_old_field_name_in_a_current_record_is_rejected(run: Run, record: Record) -> None:
-    path = run.publish(record)
-    data = json.loads(path.read_text())
-    data["times"]["seed_total_time_s"] = data["times"].pop("suite_total_time_s")
-    path.write_text(json.dumps(data))
-    records, (problem,) = run.load()
-    assert (records, problem.reason) == ([], "record.times: unknown field 'seed_total_time_s'")
-
-
 def test_usage_series_is_stored_next_to_the_records_and_replaces_that_of_a_killed_runner(
     run: Run, record: Record
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.rules import MIB
 
@@ -48,15 +46,3 @@ def test_layers_form_one_segment_or_to_be_recomputed_about_the_square_root_of_th
     blocks = [range(0, 3), range(3, 4), range(4, 6), range(6, 7)]
     assert rules.segments(7, "0-2,4-5", recompute=False) == [blocks]
     assert rules.segments(7, "0-2,4-5", recompute=True) == [blocks[:2], blocks[2:]]
-
-
-@pytest.mark.parametrize("text", ["3,", "0,3", "3;2", "-1", "3-2", "a"])
-def test_other_counts_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="must be counts such as 3,5,2, got "):
-        rules.counts(text)
-
-
-@pytest.mark.parametrize("text", ["3-1", "0-3,3", "4,2", "1-", "x"])
-def test_other_blocks_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=f"got {text}"):
-        rules.blocks(text)

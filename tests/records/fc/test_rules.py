@@ -58,15 +58,6 @@ def test_a_parameter_is_accepted_by_the_modes_that_have_it_and_refused_by_name_e
     assert [fault.partition(":")[0] for fault in found] == ([] if mode in modes else [name])
 
 
-def test_a_refused_parameter_names_its_default_and_the_modes_that_have_it() -> None:
-    assert rules.problems_of(problem_of("fc_data", micro_batches=8)) == [
-        "micro_batches: must be 4 for fc_data, got 8; only fc_pipeline has this parameter"
-    ]
-    assert rules.problems_of(problem_of("fc_model", overlap="off")) == [
-        "overlap: must be on for fc_model, got off; only fc_data and fc_data_manual have this parameter"
-    ]
-
-
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "fc_keras"])
 def test_on_one_worker_only_parameters_that_change_the_step_make_another_cell(mode: str) -> None:
     own = {name for name, (_, modes) in VALUES.items() if mode in modes}
@@ -154,27 +145,6 @@ def test_every_backend_has_fc_data_over_a_network_on_a_cpu(backend: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("backend", "changes", "message"),
-    [
-        ("tensorflow", {"mode": "fc_zero"}, "network: must be local for fc_zero on tensorflow, got 200mbit; avail"),
-        (
-            "jax",
-            {"mode": "fc_pipeline"},
-            "network: must be local for fc_pipeline on jax, got 200mbit; avail",
-        ),
-        ("jax", {"partition": "named_sharding"}, "partition: must be program on jax with network 200mbit, got named"),
-        ("tensorflow", {"partition": "mirrored_strategy"}, "partition: must be program on tensorflow with network 200"),
-        ("tensorflow", {"network": "local", "bytes_per_pack": 1}, "bytes_per_pack: must be 0 with network local; work"),
-    ],
-)
-def test_what_workers_of_a_backend_cannot_do_over_a_network_is_refused(
-    backend: str, changes: dict[str, Any], message: str
-) -> None:
-    (found,) = problems_over_a_network(backend, **changes)
-    assert found.startswith(message)
-
-
-@pytest.mark.parametrize(
     ("mode", "changes"),
     [
         ("fc_data", {"overlap": "off", "reduce": "mean", "network": "200mbit"}),
@@ -208,34 +178,6 @@ def test_a_what_if_parameter_is_part_of_the_settings_only_if_it_is_not_at_its_de
 def test_what_if_parameters_changed_no_cell_id() -> None:
     (cell,) = cells_of("mode: fc_data, workers: 2")
     assert cell.cell_id == "1036d33949348002"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"buckets": "2,2"}, "buckets: must add up to the number of gradients (5), got 2,2"),
-        ({"buckets": "3,,2"}, "buckets: must be counts such as 3,5,2, got 3,,2"),
-        ({"buckets": "2,3", "bucket_cap_mb": 8.0}, 'buckets: must be "" with bucket_cap_mb, got 2,3'),
-        ({"bucket_cap_mb": 8.0, "overlap": "off"}, "bucket_cap_mb: must be 0 with overlap off, which sums each"),
-        ({"amp": "3-5"}, "amp: must be layers from 0 to 4, got 3-5"),
-        ({"amp": "2,1"}, "amp: must be in ascending order, each layer at most once, got 2,1"),
-        ({"amp": "all"}, "amp: must be layers such as 0-3,6, got all"),
-        ({"amp": "1", "precision": "float64"}, 'amp: must be "" with precision float64, got 1'),
-        ({"fuse": "0-2,2-4"}, "fuse: must be in ascending order, each layer at most once, got 0-2,2-4"),
-        ({"gradient_accumulation": 5}, "gradient_accumulation: times workers (2) must divide batch_size (24), got 5"),
-        ({"recompute": True, "partition": "named_sharding"}, "recompute: must be false with partition named_sharding"),
-    ],
-)
-def test_invalid_what_if_parameter_is_refused_with_the_reason(changes: dict[str, Any], message: str) -> None:
-    found = rules.problems_of(problem_of("fc_data", **changes))
-    assert [fault.startswith(message) for fault in found] == [True], found
-
-
-def test_a_what_if_parameter_is_refused_on_a_backend_that_does_not_implement_it() -> None:
-    problem = problem_of("fc_data", bytes_per_pack=4096)
-    assert [
-        "bytes_per_pack: must be 0 on torch, got 4096; " in fault for fault in rules.backend_problems(problem, "torch")
-    ] == [True]
 
 
 @pytest.mark.parametrize(

@@ -76,30 +76,28 @@ def test_a_users_own_feed_is_known_in_the_cell_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "changes", "begins"),
+    ("backend", "changes"),
     [
-        ("jax", {}, None),
-        ("jax", {"distribution": "model", "jit": True, "league": "matched", "device": "tpu"}, None),
-        ("torch", {}, None),
-        ("tensorflow", {}, None),
-        (
-            "torch",
-            {"distribution": "model"},
-            "distribution: torch divides data, not model, which jax does; set distrib",
-        ),
-        ("tensorflow", {"jit": True}, "devices: tensorflow does not compile a step on several devices (XLA cannot use"),
-        ("torch", {"league": "matched"}, "devices: torch does not compile a step on several devices (torch.compile of"),
-        (
-            "torch",
-            {"device": "tpu"},
-            "devices: torch uses several devices only on cpu and gpu, not on tpu; set devices: 1",
-        ),
+        ("jax", {}),
+        ("jax", {"distribution": "model", "jit": True, "league": "matched", "device": "tpu"}),
+        ("torch", {}),
+        ("tensorflow", {}),
     ],
 )
-def test_what_a_backend_does_not_offer_is_named(backend: str, changes: dict[str, Any], begins: str | None) -> None:
-    found = replicas.backend_problem(make_settings(backend=backend, devices=2, **changes))
-    assert (found or "")[: len(begins or "")] == (begins or "")
-    assert (found is None) == (begins is None)
+def test_what_a_backend_offers_on_several_devices_is_accepted(backend: str, changes: dict[str, Any]) -> None:
+    assert replicas.backend_problem(make_settings(backend=backend, devices=2, **changes)) is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "changes"),
+    [
+        ("torch", {"distribution": "model"}),
+        ("tensorflow", {"jit": True}),
+        ("torch", {"league": "matched"}),
+        ("torch", {"device": "tpu"}),
+    ],
+)
+def test_what_a_backend_offers_on_one_device_alone_is_accepted_there(backend: str, changes: dict[str, Any]) -> None:
     assert replicas.backend_problem(make_settings(backend=backend, **changes)) is None
 
 
@@ -110,7 +108,3 @@ def test_labels_of_external_commands_are_no_backends() -> None:
 def test_each_device_of_a_cpu_needs_a_cpu() -> None:
     assert replicas.too_few_cpus(make_settings(devices=2), 2) is None
     assert replicas.too_few_cpus(make_settings(devices=3, device="gpu"), 2) is None
-    assert replicas.too_few_cpus(make_settings(devices=3), 2) == (
-        "devices: must be at most the number of CPUs that the cell may use (2), got 3: a device without a CPU of its "
-        "own shows no scaling; lower devices to 2"
-    )
