@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.views.result_table import WorkView, result_table
+from keras_matrix.analysis.views.result_table import ResultTable, WorkView, result_table
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value
 from keras_matrix.dashboards.report import results
-from keras_matrix.records.store import Run
+from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.task import Metric, TaskRun
-from keras_matrix.records.text import NOTHING, amount, interval, interval_text, number
+from keras_matrix.records.text import NOTHING, amount, interval, interval_text, number, ratio_text
 from keras_matrix.runner.cli.render.findings import as_document, table_lines
 from keras_matrix.runner.service.cell_rows import cells_of, comparisons_of
 from keras_matrix.runner.service.stored import Findings, findings_of
+from tests.analysis.views.test_table_properties import RUNS as ANY_RUN
+from tests.analysis.views.test_table_properties import Run, records_of
 from tests.conftest import make_record, make_settings
 from tests.old_results import BY_VERSION, DATA, RUNS
+from tests.runner.cli.render.test_exported import assert_csv_has_the_values, assert_markdown_has_the_values
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = sorted(set(BY_VERSION.values()))
@@ -33,7 +37,7 @@ def stored() -> Iterator[Findings]:
     for folder in FOLDERS:
         for run in sorted(path for path in (DATA / folder).iterdir() if path.name in RUNS or path.name[:2] == "20"):
             if not run.is_symlink():
-                yield findings_of(Run(run))
+                yield findings_of(StoredRun(run))
 
 
 def works(found: Findings) -> tuple[WorkView, ...]:
@@ -70,48 +74,54 @@ def test_json_has_the_values_of_the_table(runs: list[Findings]) -> None:
 
 def test_python_has_the_values_of_the_table(runs: list[Findings]) -> None:
     for run in runs:
-        views = [view for work in works(run) for view in work.cells]
-        for view, cell in zip(views, cells_of(result_table(run.rows, run.run_context)), strict=True):
-            assert (cell.cell_id, cell.fastest, cell.processes) == (view.cell.cell_id, view.is_fastest, view.processes)
-            shown = (cell.step_time_s, cell.step_time_low_s, cell.step_time_high_s)
-            metric = (cell.metric_value, cell.metric_low, cell.metric_high)
-            assert (shown if view.is_step else metric) == (view.value, view.low, view.high)
-            assert (metric if view.is_step else shown) == (None, None, None)
-            assert cell.caveats == view.caveats
-        for comparison in comparisons_of(result_table(run.rows, run.run_context)):
-            [work] = [one for one in works(run) if one.row.title == comparison.name]
-            assert (comparison.advice, comparison.same_work) == (work.advice, work.same_work.text)
+        assert_python_has_the_values(result_table(run.rows, run.run_context))
+
+
+def assert_python_has_the_values(made: ResultTable) -> None:
+    views = [view for work in made.works for view in work.cells]
+    for view, cell in zip(views, cells_of(made), strict=True):
+        assert (cell.cell_id, cell.fastest, cell.processes) == (view.cell.cell_id, view.is_fastest, view.processes)
+        shown = (cell.step_time_s, cell.step_time_low_s, cell.step_time_high_s)
+        metric = (cell.metric_value, cell.metric_low, cell.metric_high)
+        assert (shown if view.is_step else metric) == (view.value, view.low, view.high)
+        assert (metric if view.is_step else shown) == (None, None, None)
+        assert cell.caveats == view.caveats
+    for comparison in comparisons_of(made):
+        [work] = [one for one in made.works if one.row.title == comparison.name]
+        assert (comparison.advice, comparison.same_work) == (work.advice, work.same_work.text)
 
 
 def test_report_has_the_values_of_the_table(runs: list[Findings]) -> None:
+    assert sum(assert_report_has_the_values(result_table(run.rows, run.run_context)) for run in runs) > 20
+
+
+def assert_report_has_the_values(made: ResultTable) -> int:
+    """Return how many cells have been compared."""
     compared = 0
-    for run in runs:
-        backends = results.backends(run.rows)
-        for work, block in zip(works(run), results.blocks(result_table(run.rows, run.run_context)), strict=True):
-            primary = next(line for line in block.lines if line.primary)
-            unmeasured = FigureRow("", "", [NOT_MEASURED] * len(backends))  # a line without any figure is left out
-            ratios = next((line for line in block.lines if line.name.startswith("relative to the")), unmeasured)
-            ended = next(line for line in block.lines if line.name == "processes")
-            for place, backend in enumerate(backends):
-                view = work.on(backend)
-                shown: list[Value] = [line.values[place] for line in (primary, ratios, ended)]
-                if view is None:
-                    assert {value.text for value in shown} == {NOTHING}
-                    continue
-                size = 1e-3 if view.is_step else 1.0
-                if view.compared:
-                    between = interval(view.low, view.high, view.value, size) or "no interval"
-                    assert (shown[0].aside, shown[0].hint) == (between, "; ".join(view.caveats))
-                assert shown[0].text == (NOTHING if view.value is None else number(view.value, size))
-                assert shown[0].fastest == view.is_fastest
-                assert shown[1].text == (
-                    number(view.ratio.centre) if view.ratio else "1" if view.is_lowest else NOTHING
-                )
-                assert shown[2].text == ", ".join(
-                    f"{count} {status}" for status, count in sorted(view.endings.items(), key=order)
-                )
-                compared += 1
-    assert compared > 20
+    backends = results.backends([work.row for work in made.works])
+    for work, block in zip(made.works, results.blocks(made), strict=True):
+        primary = next(line for line in block.lines if line.primary)
+        unmeasured = FigureRow("", "", [NOT_MEASURED] * len(backends))  # a line without any figure is left out
+        ratios = next((line for line in block.lines if line.name.startswith("relative to the")), unmeasured)
+        ended = next(line for line in block.lines if line.name == "processes")
+        for place, backend in enumerate(backends):
+            view = work.on(backend)
+            shown: list[Value] = [line.values[place] for line in (primary, ratios, ended)]
+            if view is None:
+                assert {value.text for value in shown} == {NOTHING}
+                continue
+            size = 1e-3 if view.is_step else 1.0
+            if view.compared:
+                between = interval(view.low, view.high, view.value, size) or "no interval"
+                assert (shown[0].aside, shown[0].hint) == (between, "; ".join(view.caveats))
+            assert shown[0].text == (NOTHING if view.value is None else number(view.value, size))
+            assert shown[0].fastest == view.is_fastest
+            assert shown[1].text == (number(view.ratio.centre) if view.ratio else "1" if view.is_lowest else NOTHING)
+            assert shown[2].text == ", ".join(
+                f"{count} {status}" for status, count in sorted(view.endings.items(), key=order)
+            )
+            compared += 1
+    return compared
 
 
 def order(ending: tuple[Any, int]) -> int:
@@ -121,22 +131,39 @@ def order(ending: tuple[Any, int]) -> int:
 
 def test_terminal_has_the_values_of_the_table(runs: list[Findings]) -> None:
     for run in runs:
-        lines = iter(line.text for line in table_lines(result_table(run.rows, run.run_context)))
-        heading = next(lines)
-        assert heading.split()[0] == "backend"
-        for work in works(run):
-            assert work.row.title in lines
-            for view in work.cells:
-                line = next(text for text in lines if text[2:].startswith(view.backend))
-                assert line.startswith("* ") == view.is_fastest
-                shown = amount(view.value, view.cell.figure.unit)
-                words = line[len(view.backend) + 2 :].strip()
-                assert words.startswith(shown), (line, shown)
-                after = words.removeprefix(shown).strip()
-                if view.compared and view.low is not None and view.high is not None:
-                    assert after.startswith(interval_text(view.low, view.high, view.cell.figure.unit)), line
-                assert ("1.00x" in after) == view.is_lowest
-            assert f"  {work.row.verdict}" in lines
+        assert_terminal_has_the_values(result_table(run.rows, run.run_context))
+
+
+def assert_terminal_has_the_values(made: ResultTable) -> None:
+    lines = iter(line.text for line in table_lines(made))
+    heading = next(lines)
+    assert heading.split()[0] == "backend"
+    for work in made.works:
+        assert work.row.title in lines
+        for view in work.cells:
+            line = next(text for text in lines if text[2:].startswith(view.backend))
+            assert line.startswith("* ") == view.is_fastest
+            shown = amount(view.value, view.cell.figure.unit)
+            words = line[len(view.backend) + 2 :].strip()
+            assert words.startswith(shown), (line, shown)
+            after = words.removeprefix(shown).strip()
+            if view.compared and view.low is not None and view.high is not None:
+                assert after.startswith(interval_text(view.low, view.high, view.cell.figure.unit)), line
+            ratio = "1.00x" if view.is_lowest else ratio_text(view.ratio.centre) if view.ratio else None
+            assert (ratio in after.split()) if ratio else "x" not in after.replace("process", ""), line
+        assert f"  {work.row.verdict}" in lines
+
+
+@settings(max_examples=20, deadline=None)
+@given(ANY_RUN)
+def test_every_output_of_any_run_has_the_values_of_its_table(run: Run) -> None:
+    """Mutation: the report marks the backend with the lowest estimate as the fastest."""
+    made = result_table(table(records_of(run)))
+    assert_terminal_has_the_values(made)
+    assert_report_has_the_values(made)
+    assert_python_has_the_values(made)
+    assert_markdown_has_the_values(made)
+    assert_csv_has_the_values(made)
 
 
 def test_what_the_table_computes_is_computed_nowhere_else() -> None:

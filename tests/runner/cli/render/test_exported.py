@@ -38,23 +38,31 @@ def tables() -> list[ResultTable]:
 
 def test_markdown_has_each_cell_with_the_texts_of_the_terminal(tables: list[ResultTable]) -> None:
     for one in tables:
-        lines = [line for line in exported.markdown(one).splitlines() if line.startswith("| ")]
-        heading, rule, *rows = [[text.strip() for text in line.strip("|").split(" | ")] for line in lines]
-        assert (heading[:2], set("".join(rule))) == (["workload", "backend"], {"-"})
-        for view, row in zip(one.cells, rows, strict=True):
-            assert len(row) == len(heading)
-            assert row[1] == (f"**{view.backend}**" if view.is_fastest else view.backend)
-            assert row[2] == (amount(view.value, view.cell.figure.unit) if view.cell.measured else view.failed_with)
+        assert_markdown_has_the_values(one)
+
+
+def assert_markdown_has_the_values(made: ResultTable) -> None:
+    lines = [line for line in exported.markdown(made).splitlines() if line.startswith("| ")]
+    heading, rule, *rows = [[text.strip() for text in line.strip("|").split(" | ")] for line in lines]
+    assert (heading[:2], set("".join(rule))) == (["workload", "backend"], {"-"})
+    for view, row in zip(made.cells, rows, strict=True):
+        assert len(row) == len(heading)
+        assert row[1] == (f"**{view.backend}**" if view.is_fastest else view.backend)
+        assert row[2] == (amount(view.value, view.cell.figure.unit) if view.cell.measured else view.failed_with)
 
 
 def test_csv_has_each_cell_with_the_figures_of_the_python_api(tables: list[ResultTable]) -> None:
     for one in tables:
-        rows = list(csv.DictReader(io.StringIO(exported.as_csv(one))))
-        for view, row in zip(one.cells, rows, strict=True):
-            shown = row["step_time_s"] if view.is_step else row["metric_value"]
-            assert (float(shown) if shown else None) == view.value
-            assert (row["cell_id"], row["backend"]) == (view.cell.cell_id, view.backend)
-            assert row["fastest"] == str(view.is_fastest).lower()
+        assert_csv_has_the_values(one)
+
+
+def assert_csv_has_the_values(made: ResultTable) -> None:
+    rows = list(csv.DictReader(io.StringIO(exported.as_csv(made))))
+    for view, row in zip(made.cells, rows, strict=True):
+        shown = row["step_time_s"] if view.is_step else row["metric_value"]
+        assert (float(shown) if shown else None) == view.value
+        assert (row["cell_id"], row["backend"]) == (view.cell.cell_id, view.backend)
+        assert row["fastest"] == str(view.is_fastest).lower()
 
 
 def test_every_list_has_the_figures_of_the_table_and_names_the_others(tables: list[ResultTable]) -> None:
