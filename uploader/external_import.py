@@ -86,7 +86,9 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, strict=True)
             names, foreign_rows = rows.fieldnames or (), list(rows)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: cannot be read as CSV in UTF-8: {error}") from error
     if not names:
         raise BadInput(f"{path}: must begin with a line of column names, got an empty file")
@@ -192,7 +194,10 @@ def _time(name: str, value: Any) -> datetime:
         when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).removesuffix(" UTC"))
     except ValueError:
         raise ValueError(f"{name}: must be a time such as 2017-06-01T12:00:00Z, got {value!r}") from None
-    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    try:
+        return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{name}: must be a time from year 1 to 9999 in UTC, got {value!r}") from None
 
 
 def _typed(column: TableColumn, value: Any) -> Any:
@@ -208,11 +213,20 @@ def _typed(column: TableColumn, value: Any) -> Any:
             raise ValueError(f"{column.name}: must be true or false, got {value!r}")
         return converted
     if column.type is Type.JSON:
-        converted = json.loads(value) if isinstance(value, str) else value
-        if not isinstance(converted, dict):
-            raise ValueError(f"{column.name}: must be a JSON object, got {value!r}")
-        return converted
+        return _json_object(column.name, value)
     return str(value)
+
+
+def _json_object(name: str, value: Any) -> dict[str, Any]:
+    """Return an object that can be written as JSON, from itself or its text. Raises `ValueError`."""
+    try:
+        converted = json.loads(value, parse_constant=float) if isinstance(value, str) else value
+        json.dumps(converted, allow_nan=False, default=str)
+    except ValueError:
+        converted = None
+    if isinstance(converted, dict):
+        return converted
+    raise ValueError(f"{name}: must be a JSON object without NaN or infinity, got {value!r}")
 
 
 def _number(name: str, value: Any) -> float:

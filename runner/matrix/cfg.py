@@ -209,7 +209,7 @@ class _Section:
         for pattern in patterns:
             if problem := pattern_problem(pattern):
                 self.refuse(LISTS[0], problem)
-        for name in names:
+        for name in dict.fromkeys(names):
             if not NAME.fullmatch(name) or name == UPTIME or names.count(name) > 1:
                 self.refuse(LISTS[1], f"must be different names of at most 64 letters, digits and _.-, got {name!r}")
         allowed_methods = [str(compute) for compute in Compute]

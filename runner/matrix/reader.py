@@ -146,7 +146,9 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
     if impossible or repetition_texts:
         raise MatrixError(list(dict.fromkeys([*impossible, *repetition_texts.values()])))
     if not cells:
-        raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in matrix.entries])
+        raise MatrixError(
+            [f"{matrix.name}:{e.line}: {e.where}: exclude leaves no cell; narrow it" for e in matrix.entries]
+        )
     return list(cells.values())
 
 

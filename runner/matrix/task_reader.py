@@ -28,15 +28,18 @@ ALL = "all"
 def read_tasks(reader: ValueReader, value: object) -> list[Entry]:
     """Return the entries of `tasks`."""
     entries: list[Entry] = []
+    names: set[str] = set()
     for index, item in reader.items(("tasks",), value):
         path = ("tasks", index)
         if not isinstance(item, dict):
             reader.refuse(path, f"must be a mapping with a task and its command, got {say(item)}")
         elif (entry := _Task(reader, path, item).entry()) is not None:
+            if entry.workload.name in names:
+                reader.refuse(
+                    (*path, "task"), f"must be another name than that of an earlier task, got {item['task']!r}"
+                )
+            names.add(entry.workload.name)
             entries.append(entry)
-    names = [entry.workload.name for entry in entries]
-    if repeated_name := next((name for name in names if names.count(name) > 1), None):
-        reader.refuse(("tasks",), f"must not name a task twice, got {repeated_name}")
     return entries
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from keras_matrix.records.text import near
 from keras_matrix.runner.cli.main import main as runner
-from keras_matrix.uploader.cli.main import main as uploader
 
 
 @pytest.mark.parametrize(
@@ -37,17 +36,6 @@ def test_unknown_argument_gets_the_usage_of_its_command(
     printed = capsys.readouterr().err
     assert printed.startswith(usage)
     assert message in printed
-
-
-def test_uploader_names_a_near_command_and_a_near_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert uploader(["puhs"]) == 2
-    expected = "push, init, status, migrate, verify, query, import, schema, got 'puhs'; did you mean push?\n"
-    assert capsys.readouterr().err == f"uploader: COMMAND: must be one of {expected}"
-    with pytest.raises(SystemExit):
-        uploader(["push", "--resluts", "x"])
-    printed = capsys.readouterr().err
-    assert printed.startswith("usage: uploader push ")
-    assert printed.endswith("unrecognized arguments: --resluts x; did you mean --results?\n")
 
 
 def test_name_that_is_similar_to_none_gets_no_advice() -> None:

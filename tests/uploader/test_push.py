@@ -8,8 +8,11 @@ import json
 import os
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keras_matrix.records.findings import keep
 from keras_matrix.records.schema import SCHEMA_VERSION, Learning
@@ -47,6 +50,22 @@ def test_push_sends_everything_and_the_next_one_nothing(results: Results, outbox
     assert (first.new, first.known, first.dead, first.left_out) == (106, 0, 0, [])
     assert push(results, warehouse, outbox) == PushSummary()
     assert outbox.pending() == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.permutations(range(3)), st.lists(st.booleans(), min_size=3, max_size=3))
+def test_rows_do_not_depend_on_how_runs_are_divided_among_pushes(order: list[int], pushed_after: list[bool]) -> None:
+    """Mutation: only the runs after the newest one that was sent are read."""
+    warehouse, expected = FakeWarehouse(), FakeWarehouse()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for number, pushed in zip(order, pushed_after, strict=True):
+            store_run(folder / "results", number, count=1)
+            if pushed:
+                push(Results(folder / "results"), warehouse, Outbox(folder / "several"))
+        push(Results(folder / "results"), warehouse, Outbox(folder / "several"))
+        push(Results(folder / "results"), expected, Outbox(folder / "one"))
+    assert warehouse.rows == expected.rows
 
 
 def test_only_what_is_new_is_sealed(results: Results, outbox: Outbox) -> None:

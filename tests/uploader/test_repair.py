@@ -79,14 +79,10 @@ def test_damaged_file_is_reported_by_query_verify_and_push_and_repaired_by_one_c
         if command == ["push"] and damage is garble:
             continue  # the keys are still readable, so new rows are added
         assert uploader(results, *command) == 3
-        message = capsys.readouterr().err
-        assert str(path) in message
-        assert "with: uploader push --repair, with the same --to and --results" in message
+        assert str(path) in capsys.readouterr().err  # the texts of repairs are in golden/push_repair.txt
     assert outbox(results).dead() == []
     assert uploader(results, "push", "--repair") == 0
-    assert "repair: 32 rows were missing, 32 are restored, 0 differences remain" in capsys.readouterr().out
     assert uploader(results, "verify", "--values") == 0
-    assert "57 rows expected from the records, 57 in the warehouse" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", [one for one in DAMAGES if one is not garble])
@@ -120,62 +116,39 @@ def test_a_damaged_file_that_was_replaced_by_a_good_copy_needs_no_repair(results
     assert uploader(results, "verify", "--values") == 0
 
 
-def test_file_set_aside_is_added_again_once_it_is_readable(
-    results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_set_aside_is_added_again_once_it_is_readable(results: Results, folder: Path) -> None:
     path = only_file(folder, "measurements")
     good = path.read_bytes()
     cut(path)
     shutil.rmtree(results.runs()[0].folder)  # its rows no longer have a record
     assert uploader(results, "push", "--repair") == 1
     aside = folder / "damaged" / "measurements" / path.name
-    printed = capsys.readouterr().out
-    assert f"set aside as {aside}" in printed
-    assert "1 attempts are missing and have no record here" in printed
     assert LocalWarehouse(folder).query(COUNT).rows == [(16,)]
     aside.write_bytes(good)
     assert uploader(results, "push", "--repair") == 0
-    assert f"{aside}: can be read again; 16 of its rows were missing and are restored" in capsys.readouterr().out
     assert (LocalWarehouse(folder).query(COUNT).rows, aside.exists()) == ([(32,)], False)
 
 
 def test_imported_attempts_in_a_damaged_file_are_reported_as_lost(
-    results: Results, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    results: Results, folder: Path, tmp_path: Path
 ) -> None:
     import_two_rows(results, tmp_path)
     for path in (folder / "cells").glob("*.parquet"):
         cut(path)
-    capsys.readouterr()
     assert uploader(results, "push", "--repair") == 1
-    message = "2 attempts are missing and have no record here: repeat their import"
-    assert message in capsys.readouterr().out
     import_two_rows(results, tmp_path)
     assert uploader(results, "push", "--repair") == 0
 
 
-def test_repair_restores_rows_that_are_marked_as_sent(
-    results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    manifest = json.loads((folder / NAME).read_text())
-    manifest["tables"]["cells"] = []
-    (folder / NAME).write_text(json.dumps(manifest))
-    assert uploader(results, "push") == 0
-    assert uploader(results, "verify") == 1
-    command = f"uploader push --repair --results {results.root}"
-    assert f"at least 2 rows are missing; send them again from the records with: {command}" in capsys.readouterr().out
-    assert uploader(results, "push", "--repair") == 0
-    printed = capsys.readouterr().out
-    assert f"cells, run {results.runs()[0].run_id}: 1 rows were missing, 1 are restored" in printed
-    assert "repair: 2 rows were missing, 2 are restored, 0 differences remain" in printed
-    assert uploader(results, "push", "--repair") == 0
-    assert "repair: 0 rows were missing, 0 are restored, 0 differences remain" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
-def test_repair_restores_rows_of_every_table(results: Results, folder: Path, table: str) -> None:
+def test_repair_restores_rows_of_every_table_that_are_marked_as_sent(
+    results: Results, folder: Path, table: str
+) -> None:
     manifest = json.loads((folder / NAME).read_text())
     manifest["tables"][table] = []
     (folder / NAME).write_text(json.dumps(manifest))
+    assert uploader(results, "push", "--quiet") == 0
+    assert uploader(results, "verify") == 1
     assert uploader(results, "push", "--repair", "--quiet") == 0
     assert uploader(results, "verify") == 0
 
@@ -196,9 +169,7 @@ def test_batch_with_the_name_of_an_existing_file_restores_rows_of_another_file(t
     assert made.query("SELECT COUNT(*) AS n FROM cells").rows == [(2,)]
 
 
-def test_altered_and_duplicate_rows_are_reported_with_advice(
-    results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_altered_and_duplicate_rows_remain_until_their_files_are_moved(results: Results, folder: Path) -> None:
     import duckdb
 
     path = only_file(folder, "cells")
@@ -208,11 +179,6 @@ def test_altered_and_duplicate_rows_are_reported_with_advice(
     altered = f"SELECT * REPLACE ({changed} AS row_hash) FROM '{original}'"
     duckdb.sql(f"COPY ({altered} UNION ALL SELECT * FROM '{original}' WHERE run_id = '{second}') TO '{path}'")
     assert uploader(results, "push", "--repair") == 1
-    printed = capsys.readouterr().out
-    assert f"cells, run {first}: the number of rows is right, but their content differs" in printed
-    assert f"cells, run {second}: 2 rows, expected 1 from the records" in printed
-    assert f"cells, run {second}: 1 duplicate keys" in printed
-    assert "move the Parquet files of their table elsewhere and run the same command again" in printed
     path.rename(folder / "elsewhere.parquet")
     assert uploader(results, "push", "--repair") == 0
     assert uploader(results, "verify") == 0
@@ -236,17 +202,14 @@ def box_rows(results: Results) -> list[dict[str, object]]:
 
 
 def test_push_detects_a_deleted_warehouse_and_sends_everything_again(
-    results: Results, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    results: Results, folder: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(folder)
     assert uploader(results, "push") == 0
-    printed = capsys.readouterr().out
-    assert f"local:{folder} has no rows, but 2 attempts had been sent to it before: sending all again" in printed
-    assert "38 new rows, 0 already present" in printed
+    assert uploader(results, "verify") == 0
     import_two_rows(results, tmp_path)
     shutil.rmtree(folder)
     assert uploader(results, "push") == 1
-    assert "2 of these have no record here: repeat their import" in capsys.readouterr().out
     import_two_rows(results, tmp_path)
     assert uploader(results, "push", "--repair") == 0
 
@@ -307,11 +270,8 @@ def test_unreadable_records_folder_is_skipped_and_never_counts_as_complete(
     shutil.rmtree(folder)
     folder.symlink_to(folder)
     assert uploader(results, "verify") == 1
-    printed = capsys.readouterr().out
-    assert f"not compared: {folder}: cannot be listed" in printed
-    assert "0 lost" not in printed
+    assert "0 lost" not in capsys.readouterr().out
     assert uploader(results, "push") == 1
-    assert f"skipped: {folder}: cannot be listed" in capsys.readouterr().out
     assert uploader(results, "push", "--repair") == 1
 
 

@@ -142,7 +142,7 @@ def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
     table_count = len(tables_read(sql))
     billed_bytes = billed(read_bytes, table_count)
     lines = [
-        f"would read {read_bytes:,} bytes ({bytes_text(read_bytes)}) of {table_count} tables",
+        f"would read {read_bytes:,} bytes ({bytes_text(read_bytes)}) of {plural(table_count, 'table')}",
         f"billed at most {bytes_text(billed_bytes)} (at least 10 MiB per table): {usd(cost_usd(billed_bytes))} at the "
         f"list price of USD {USD_PER_TIB} per TiB (US, on demand, since {PRICE_SINCE}); the first TiB of a month is "
         "free",
@@ -188,4 +188,4 @@ def _print_table(answer: QueryResult) -> None:
     for row in answer.rows:
         shown_table.add_row(*(Text("" if value is None else str(_text(value))) for value in row))
     Console(highlight=False).print(shown_table)
-    print(f"{len(answer.rows)} rows")
+    print(plural(len(answer.rows), "row"))

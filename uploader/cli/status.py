@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from keras_matrix.records.text import plural
 from keras_matrix.uploader.cli import options
 
 SHOWN = 20
@@ -42,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(status, indent=1))
         return 1 if dead_batches else 0
     print(
-        f"{len(pending_batches)} batches pending, {outbox.done()} arrived, {len(dead_batches)} rows set aside: "
+        f"{plural(len(pending_batches), 'batch', 'batches')} pending, {outbox.done()} arrived, "
+        f"{plural(len(dead_batches), 'row')} set aside: "
         f"{outbox.folder}"
     )
     if unsealed_count:

@@ -64,29 +64,3 @@ def test_setting_on_the_command_line_that_a_program_does_not_take_is_refused() -
 def test_function_of_a_module_named_script_is_no_program() -> None:
     (cell,) = cells("workload: script:build")
     assert (cell.settings.script, cell.settings.steps_per_epoch) == ("", "auto")
-
-
-@pytest.mark.parametrize(
-    ("entry", "problem"),
-    [
-        ("workload: {args: [a]}", "cells[0].workload: script is missing; write for example {script: train.py}"),
-        (
-            "workload: {script: ../train.py}",
-            "cells[0].workload.script: must be the path of a program, such as train.py",
-        ),
-        ("workload: {script: train}", "cells[0].workload.script: must be the path of a program, such as train.py"),
-        ("workload: {script: train.py, args: a}", "cells[0].workload.args: must be a list of words, got "),
-        ("workload: {script: train.py, call: true}", "cells[0].workload.call: must be the number or kind of a call"),
-        ("{workload: {script: a.py}, discard: 0}", "cells[0].discard: must be at least 1 with a script"),
-        ("{workload: {script: a.py}, steps_per_epoch: auto}", "cells[0].steps_per_epoch: must be seed or a whole"),
-        ("{workload: {script: a.py}, phase: predict}", "cells[0].phase: must be fit for the script's first call"),
-        ("{workload: {script: a.py, call: predict}, phase: fit}", "cells[0].phase: must be predict for the script's"),
-        ("{workload: {script: a.py}, trace: {epochs: [1]}}", "cells[0].trace: must be left out with a script"),
-        ("{workload: {script: a.py}, stalls: true}", "stalls must be false for a script"),
-        ("workload: {script: train.py, arg: []}", "cells[0].workload.arg: unknown key"),
-    ],
-)
-def test_wrong_program_is_refused_with_its_place(entry: str, problem: str) -> None:
-    with pytest.raises(MatrixError) as error:
-        cells(entry)
-    assert problem in str(error.value)

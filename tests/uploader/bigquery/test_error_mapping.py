@@ -16,6 +16,8 @@ from keras_matrix.uploader.errors import (
     Unreachable,
     WarehouseFailure,
 )
+from tests.golden import Golden
+from tests.messages import check_messages
 
 
 @pytest.mark.fault("F36", mutation="errors are classified by their HTTP status alone")
@@ -43,9 +45,16 @@ def test_error_is_classified_by_its_reason_or_else_by_its_status(
     reason: str, code: int, kind: type[WarehouseFailure]
 ) -> None:
     errors = [{"reason": reason}] if reason else []
-    found = by_reason("load runs", errors, code, "a message")
-    assert type(found) is kind
-    assert str(found).startswith("load runs: a message (")
+    assert type(by_reason("load runs", errors, code, "a message")) is kind
+
+
+def test_every_kind_of_error_has_its_advice(golden: Golden) -> None:
+    reasons = ["backendError", "quotaExceeded", "accessDenied", "notFound", "invalid", "somethingNew"]
+    check_messages(
+        golden,
+        "errors.txt",
+        {one: [str(by_reason("load runs", [{"reason": one}], 400, "a message"))] for one in reasons},
+    )
 
 
 def refused(code: int, reason: str) -> Exception:
