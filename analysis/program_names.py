@@ -101,7 +101,14 @@ class ProgramNames:
     relative_import: SourceLine | None = None
     names: dict[str, dict[str, list[Binding]]] = field(default_factory=dict)
     path: str = ""
+    _folders: tuple[str, ...] = ()
     _asked: dict[tuple[str, str], tuple[Resolved, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        folders = [posixpath.dirname(self.script)]
+        while folders[-1]:
+            folders.append(posixpath.dirname(folders[-1]))
+        self._folders = tuple(posixpath.join(folder, source) for folder in folders for source in ("", "src"))
 
     def full_name(self, node: ast.ImportFrom) -> str:
         """Return the name of the module from which something is imported; of a relative one its path's."""
@@ -115,9 +122,8 @@ class ProgramNames:
         return ".".join(part for part in (*folder.split("/"), node.module or "") if part)
 
     def find(self, name: str) -> str | None:
-        """Return the file of an own module, looked for where Python and editors look for it."""
-        folder = posixpath.dirname(self.script)
-        return self.project.module(name, dict.fromkeys((folder, "", posixpath.join(folder, "src"), "src")))
+        """Return the file of an own module, looked for in the program's folder and in those around it."""
+        return self.project.module(name, self._folders)
 
     def bind(self, name: str, binding: Binding) -> None:
         """Give a name of the followed module one more value."""

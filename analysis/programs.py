@@ -12,7 +12,8 @@ there restricts nothing.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from keras_matrix.analysis.backend_uses import (
@@ -53,6 +54,8 @@ CALLED_BY_KERAS = frozenset((
 ))  # fmt: skip
 ON_DATA = frozenset(("map", "filter", "flat_map", "interleave", "from_generator", "take_while", "apply", "scan"))
 OPENED_DATA = ("keras.utils.image_dataset_from_directory", "keras.utils.text_dataset_from_directory")
+# Layers that TensorFlow computes on every backend, with the functions that they get, such as `standardize`.
+OF_TEXTS = ("keras.layers.TextVectorization", "keras.layers.StringLookup", "keras.layers.Hashing")
 ENDS = ("sys.exit", "os._exit", "exit", "quit")
 # Classes of Keras that are no part of a model: they run between its steps, or bring data.
 BESIDE_THE_MODEL = ("keras.callbacks.", "keras.utils.", "keras.Callback")
@@ -136,14 +139,12 @@ def _joined(path: str, readings: Mapping[str, ProgramReading]) -> KerasProgram:
         for use in reading.restrictions:
             excluded.setdefault(use, []).append(backend)
     restrictions = tuple(Restriction(*use, tuple(names)) for use, names in sorted(excluded.items(), key=_by_place))
-    running = [reading for reading in readings.values() if not reading.restrictions] or list(readings.values())
+    with_calls = [reading for reading in readings.values() if reading.calls]
+    running = [reading for reading in with_calls if not reading.restrictions] or with_calls
     calls = dict.fromkeys(call for reading in running for call in reading.calls)
-    if not calls:
-        calls = dict.fromkeys(call for reading in readings.values() for call in reading.calls)
     first = running[0]
-    return KerasProgram(
-        path, tuple(calls), tuple(first.required), restrictions, first.sets_backend, first.relative_import
-    )
+    required = tuple(first.required)
+    return KerasProgram(path, tuple(calls), required, restrictions, first.sets_backend, first.relative_import)
 
 
 def _by_place(item: tuple[tuple[str, SourceLine], list[str]]) -> SourceLine:
@@ -173,6 +174,7 @@ class ProgramReading(ProgramNames):
     _attributes: dict[tuple[str, Role], None] = field(default_factory=dict)
     _role: Role = Role.PLAIN
     _is_chosen: bool = False  # in a branch that this backend takes and another does not
+    _chosen: set[int] = field(default_factory=set)  # functions defined in one
     _class: _Class | None = None
 
     def followed(self) -> ProgramReading:
@@ -249,27 +251,34 @@ class ProgramReading(ProgramNames):
                 self._statement(child)
             elif isinstance(child, ast.expr):
                 self._expression(child)
+            elif isinstance(child, ast.ExceptHandler):
+                with self._branch(is_chosen=False):
+                    self._children(child)
             elif not isinstance(child, ast.expr_context | ast.operator):
                 self._children(child)
 
     def _if(self, node: ast.If) -> bool:
         truth = self.truth(node.test)
-        if truth is None:
-            self._expression(node.test)
+        if truth is not None:
+            with self._branch(is_chosen=self._is_chosen or not asks_main(node.test)):
+                return self._block(node.body if truth else node.orelse)
+        self._expression(node.test)
+        with self._branch(is_chosen=False):
             ended = self._block(node.body)
             return self._block(node.orelse) and ended and bool(node.orelse)
-        before, self._is_chosen = self._is_chosen, self._is_chosen or not asks_main(node.test)
-        ended = self._block(node.body if truth else node.orelse)
+
+    @contextmanager
+    def _branch(self, *, is_chosen: bool) -> Iterator[None]:
+        """Return the context of a branch: what leaves one that this backend takes refuses the backend."""
+        before, self._is_chosen = self._is_chosen, is_chosen
+        yield
         self._is_chosen = before
-        return ended
 
     def _match(self, node: ast.Match) -> bool:
         for case in node.cases:
             if self.backend in _pattern_texts(case.pattern) or isinstance(case.pattern, ast.MatchAs):
-                before, self._is_chosen = self._is_chosen, True
-                ended = self._block(case.body)
-                self._is_chosen = before
-                return ended
+                with self._branch(is_chosen=True):
+                    return self._block(case.body)
         return False
 
     def _import(self, node: ast.Import) -> None:
@@ -311,6 +320,8 @@ class ProgramReading(ProgramNames):
 
     def _define(self, node: _Function) -> None:
         self.bind(node.name, definition := Definition(node, self.path))
+        if self._is_chosen:
+            self._chosen.add(id(node))
         for value in (*node.args.defaults, *node.args.kw_defaults):
             if value is not None:
                 self._expression(value)
@@ -404,7 +415,10 @@ class ProgramReading(ProgramNames):
 
     def _role_of_arguments(self, node: ast.Call, names: Sequence[str], method: str) -> Role:
         """Return what functions that a call gets are part of: a model, a data set, or what the call is part of."""
-        builds = any(name.startswith(("keras.layers.", "keras.Sequential", "keras.models.")) for name in names)
+        builds = any(
+            name.startswith(("keras.layers.", "keras.Sequential", "keras.models.")) and not name.startswith(OF_TEXTS)
+            for name in names
+        )
         own = [name for name in self.resolved(node.func) if isinstance(name, Definition)]
         if method == "compile" or builds or any(self._is_model(name) for name in own):
             return Role.MODEL
@@ -413,9 +427,9 @@ class ProgramReading(ProgramNames):
             if roots:
                 return Role.TF_DATA if roots[0].startswith("tensorflow.data.") else Role.PLAIN
             return Role.PIPELINE
-        if method in ON_DATA and any(name.startswith(OPENED_DATA) for name in names):
-            return Role.TF_DATA
-        return self._role
+        is_of_texts = any(name.startswith(OF_TEXTS) for name in names)
+        is_of_data = method in ON_DATA and any(name.startswith(OPENED_DATA) for name in names)
+        return Role.TF_DATA if is_of_texts or is_of_data else self._role
 
     def _passed(self, node: ast.expr, role: Role) -> None:
         """Follow an argument; a function that is passed runs in that role, a value is made where the call is."""
@@ -447,7 +461,7 @@ class ProgramReading(ProgramNames):
             return
         self._visited.add((id(node), role))
         before = self.path, self._role, self._is_chosen, self._class
-        self.path, self._role, self._is_chosen, self._class = path, role, False, owner
+        self.path, self._role, self._is_chosen, self._class = path, role, id(node) in self._chosen, owner
         for decorator in node.decorator_list:
             self._expression(decorator)
         self._block(node.body)
@@ -489,10 +503,13 @@ class ProgramReading(ProgramNames):
         for statement in statements:
             if isinstance(statement, _FUNCTIONS):
                 reached.methods.setdefault(statement.name, []).append(statement)
+                if self._is_chosen:
+                    self._chosen.add(id(statement))
             elif isinstance(statement, ast.If):
                 truth = self.truth(statement.test)
-                self._class_body(reached, statement.body if truth is not False else [])
-                self._class_body(reached, statement.orelse if not truth else [])
+                with self._branch(is_chosen=truth is not None):
+                    self._class_body(reached, statement.body if truth is not False else [])
+                    self._class_body(reached, statement.orelse if not truth else [])
             else:
                 self._statement(statement)
 

@@ -45,6 +45,8 @@ LAYER = "class Mine(layers.Layer):\n    def call(self, x):\n        return {0}\n
         pytest.param("", ALL, id="plain"),
         pytest.param("x = tf.data.Dataset.from_tensors((x, y)).map(lambda x, y: (tf.cast(x, 'float32'), y))", ALL),
         pytest.param("@tf.function\ndef f(x):\n    return tf.reverse(x, [0])\ntf.data.Dataset.range(3).map(f)", ALL),
+        pytest.param("def clean(text):\n    return tf.strings.lower(text)\n"
+                     "layers.TextVectorization(standardize=clean)", ALL),
         pytest.param("def f(v):\n    return keras.ops.abs(v)\nds = tf.data.Dataset.range(3).map(f)", ON_TENSORFLOW),
         pytest.param("x = tf.reshape(tf.constant(x), (8, 4))", ALL, id="a tensor of TensorFlow as data"),
         pytest.param("x = torch.from_numpy(x)\nfrom torch.utils.data import DataLoader, TensorDataset", ALL),
@@ -117,6 +119,10 @@ def test_uses_of_libraries_restrict_the_backends(lines: str, backends: tuple[str
         ("class Mine(keras.Model):\n    def train_step(self, *args):\n        if K.backend() == 'jax':\n"
          "            return self._jax(*args)\n        return super().train_step(*args)\n"
          "    def _jax(self, state, data):\n        return jax.grad(data)\nmodel = Mine()", ALL),
+        ("class Mine(keras.Model):\n    if K.backend() == 'torch':\n        def train_step(self, data):\n"
+         "            raise ValueError\nmodel = Mine()", ("tensorflow", "jax")),
+        ("if K.backend() == 'jax':\n    if not x.any():\n        raise ValueError\n    try:\n        x.any()\n"
+         "    except OSError:\n        raise ValueError", ALL),
         ("try:\n    import tf_keras as k\nexcept ImportError:\n    import keras as k\nmodel = k.Sequential()", ALL),
     ],
 )  # fmt: skip
