@@ -327,7 +327,7 @@ class ProgramReading(ProgramNames):
                 self._expression(value)
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call):
-                self._require(required_option(decorator, {*self.resolved(decorator.func)}))
+                self.required |= dict.fromkeys(required_option(decorator, {*self.resolved(decorator.func)}))
         calls_it = [name for decorator in node.decorator_list for name in self.resolved(decorator)]
         if any(isinstance(name, str) and not name.startswith("tensorflow.function") for name in calls_it):
             self._reach(definition, self._role)  # a command of click, a step that is registered
@@ -404,7 +404,7 @@ class ProgramReading(ProgramNames):
             self._expression(node.func)
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         self._trains(node, names, method)
-        self._require(required_words(node, method))
+        self.required |= dict.fromkeys(required_words(node, method))
         if {*names} & {"keras.Input", "keras.layers.Input", "keras.layers.InputLayer"}:
             self._input(node)
         if "keras.config.set_backend" in names and node.args and text_of(node.args[0]) not in (None, self.backend):
@@ -562,9 +562,6 @@ class ProgramReading(ProgramNames):
         if method in METHODS and isinstance(node.func, ast.Attribute) and not is_in_model:
             is_method_of_keras = self._is_of_keras(node.func.value, method)
             self.calls |= {SourceCall(METHODS[method], place): None} if is_method_of_keras else {}
-
-    def _require(self, words: Sequence[str]) -> None:
-        self.required |= dict.fromkeys(words)
 
     def _is_of_keras(self, receiver: ast.expr, method: str) -> bool:
         """Return whether a method is Keras's: not that of another library, nor one that the project defines."""
