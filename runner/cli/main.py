@@ -32,6 +32,7 @@ COMMANDS = {
     "run": ("runner.cli.measure.run", "measure the cells of a matrix (the default command)"),
     "quick": ("runner.cli.measure.quick", "measure one model once on each backend: a first look in half a minute"),
     "script": ("runner.cli.measure.script", "measure your own training program, as it is, on each backend"),
+    "adopt": ("runner.cli.machine.adopt", "list the Keras programs of a project, and write a first matrix for them"),
     "init": ("runner.cli.machine.init", "write a first matrix.yaml and my_workload.py for the installed backends"),
     "plan": ("runner.cli.look.plan", "print the cells of a matrix and their estimated time"),
     "list": ("runner.cli.look.list_", "list the workloads"),

@@ -21,7 +21,7 @@ from keras_matrix.records.host.inherited_environment import without_user
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.store import DEFAULT_RESULTS
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.matrix.grammar import FILE_RULES, MATRIX
+from keras_matrix.runner.matrix.grammar import ANY_BACKEND, FILE_RULES, MATRIX
 from keras_matrix.runner.matrix.scalars import resolve
 
 if TYPE_CHECKING:
@@ -76,6 +76,14 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         choices=tuple(dict.fromkeys(start for entry in registry.ENTRIES.values() for start in entry.starts)),
         help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
         "accelerators always start fresh (default: fork; with --executor docker: fresh, or warm for fork)",
+    )
+    group.add_argument(
+        "--python",
+        type=environment,
+        action="append",
+        default=[],
+        metavar="[BACKEND=]ENV",
+        help="virtual environment of the cells, or its Python, over the file; may be repeated for single backends",
     )
     for flag, converter, metavar, meaning in (
         ("--budget", seconds, "SECONDS", "add repeats to auto cells for this long, over the file"),
@@ -136,6 +144,27 @@ def folder(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def environment(text: str) -> tuple[str, Path]:
+    """Read the environment of all cells, or of a backend's, as in jax=envs/jax. Raises `UsageError`."""
+    name, equals, path = text.partition("=")
+    backend, path = (name, path) if equals and name in BACKENDS else ("", text)
+    if not path:
+        raise UsageError(f"--python: must name a virtual environment or its Python, got {text!r}")
+    return backend, Path(path).expanduser().absolute()
+
+
+def installed_for(environments: Mapping[str, Path]) -> list[str]:
+    """Return the backends that are installed in the environment of each, the runner's own where none is named."""
+    from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends, of_environment
+
+    names = []
+    for name in BACKENDS:
+        path = environments.get(name, environments.get(ANY_BACKEND))
+        interpreter = of_environment(path, "--python") if path else Interpreter(sys.executable)
+        names += [name] * (name in installed_backends(interpreter))
+    return names
+
+
 def log_folder(text: str) -> Path:
     """Read the name of a folder for TensorBoard. Raises `UsageError`."""
     path = Path(text).expanduser()
@@ -161,7 +190,8 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
     if (workload := getattr(args, "workload", None)) is not None:
         if args.matrix is not MATRIX:
             raise UsageError(f"--workload: replaces a matrix file, but --matrix {args.matrix} was given: leave one out")
-        return workload_choice("--workload", workload, overrides, args.service)
+        environments = dict(getattr(args, "python", ()))
+        return workload_choice("--workload", workload, overrides, args.service, environments=environments)
     matrix = getattr(args, "matrix", None) or MATRIX
     return CellChoice(matrix, overrides, args.service, optional=matrix is MATRIX)  # the same path may be given, too
 
@@ -172,16 +202,17 @@ def workload_choice(
     overrides: Overrides,
     service: Service | None,
     defaults: Mapping[str, Scalar] = MappingProxyType({}),
+    *,
+    environments: Mapping[str, Path] = MappingProxyType({}),
 ) -> CellChoice:
     """Return the choice of one workload's cells on the backends that were named, or else are installed.
 
     Without any they are all backends, whose cells name what to install. Raises `UsageError`, naming `flag`.
     """
-    from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends  # slow
     from keras_matrix.runner.measure.request import check_backends, one_workload
 
     check_backends(overrides.backends)
-    backends = overrides.backends or installed_backends(Interpreter(sys.executable)) or BACKENDS
+    backends = overrides.backends or installed_for(environments) or BACKENDS
     try:
         return replace(one_workload(workload, backends, overrides, defaults), service=service)
     except UsageError as error:
@@ -205,4 +236,5 @@ def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> R
         log_dir=args.log_dir,
         datasets=args.datasets,
         seams=args.seams,
+        environments=dict(args.python),
     )

@@ -61,6 +61,7 @@ class Reading:
     entries: tuple[Entry, ...]
     file_values: dict[str, Scalar]
     problems: list[LineProblem]
+    environments: dict[str, str] = field(default_factory=dict)
 
 
 def read(document: Document, catalog: Catalog) -> Reading:
@@ -70,7 +71,8 @@ def read(document: Document, catalog: Catalog) -> Reading:
     if document.value is not REFUSED:
         with suppress(Stop):
             entries = reader.top(document.value)
-    return Reading(tuple(entries), reader.file_values, sorted(reader.problems, key=lambda problem: problem.line))
+    problems = sorted(reader.problems, key=lambda problem: problem.line)
+    return Reading(tuple(entries), reader.file_values, problems, reader.environments)
 
 
 def workload_named(name: str, catalog: Catalog) -> CatalogWorkload | str:
@@ -96,6 +98,7 @@ class EntryReader(ValueReader):
         self.trace: Trace | None = None
         self.backends: tuple[str, ...] = ()
         self.file_values: dict[str, Scalar] = {}
+        self.environments: dict[str, str] = {}
 
     # The document, from the top down.
 
@@ -107,6 +110,7 @@ class EntryReader(ValueReader):
         self.version(members)
         self.read_defaults(members.get("defaults", {}))
         self.file_values = self.scalars((), members, grammar.FILE_RULES)
+        self.read_environments(members.get("python", {}))
         if "backends" in value:
             self.backends = self.names(("backends",), members.get("backends", REFUSED)) or BACKENDS
         elif "cells" in value or "tasks" not in value:
@@ -134,6 +138,21 @@ class EntryReader(ValueReader):
                 self.refuse(("defaults", key), f"must be one value (an axis belongs in cells), got {say(item)}")
             elif (checked := self.scalar(("defaults", key), DEFAULTS[key], item)) is not None:
                 self.defaults[key] = checked
+
+    def read_environments(self, value: object) -> None:
+        """Read the environments of the cells: one path, or one for each backend."""
+        if isinstance(value, str):
+            value = {grammar.ANY_BACKEND: value}
+            allowed: tuple[str, ...] = (grammar.ANY_BACKEND,)
+        else:
+            allowed = BACKENDS
+        for backend, path in self.mapping(("python",), value, allowed).items():
+            if isinstance(path, str) and path and "\0" not in path:
+                self.environments[backend] = path
+            elif path is not REFUSED:
+                keys = ("python", backend) if backend else ("python",)
+                text = "must be the path of a virtual environment or of its Python, such as .venv/bin/python"
+                self.refuse(keys, f"{text}, got {say(path)}")
 
     def cells(self, document: dict[str, Any], value: object) -> list[Entry]:
         if "cells" not in document and "tasks" not in document:

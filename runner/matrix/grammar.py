@@ -277,7 +277,8 @@ FILE_RULES: dict[str, ValueRule] = {
 }
 
 DEFAULTS: dict[str, ValueRule] = SETTINGS | LIMITS
-TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *FILE_RULES)
+TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", "python", *FILE_RULES)
+ANY_BACKEND = ""  # names the environment of the backends that have none of their own
 ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
 USER_PARAM = ValueRule("any")
 ARGUMENTS = ValueRule("str")  # the words of a program's arguments, as a shell reads them

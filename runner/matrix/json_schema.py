@@ -34,6 +34,7 @@ def json_schema(catalog: Catalog) -> Schema:
                 "backends": _one("backends"),
                 "cells": _list(_entry(catalog)),
                 "tasks": _list(_task()),
+                "python": _environments(),
                 **{key: rule.json_schema() for key, rule in grammar.FILE_RULES.items()},
             }
         ),
@@ -73,6 +74,13 @@ def _definitions(catalog: Catalog) -> Schema:
             for key, definition in _own_definitions(workload).items()
         },
     }
+
+
+def _environments() -> Schema:
+    path: Schema = {"type": "string", "minLength": 1}
+    by_backend: Schema = {"type": "object", "propertyNames": {"enum": list(BACKENDS)}, "additionalProperties": path}
+    meaning = "the virtual environment of the cells, or its Python; or one for each backend, by its name"
+    return {"anyOf": [path, by_backend], "description": meaning}
 
 
 def _task() -> Schema:

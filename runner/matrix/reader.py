@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from math import prod
 from operator import itemgetter
@@ -81,13 +81,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A checked matrix file. `name` is its path as given; `left_out` lists what a service does not run."""
+    """A checked matrix file. `name` is its path as given; `left_out` lists what a service does not run.
+
+    `environments` has the path of the Python environment of each backend, "" for the others, if the file names any.
+    """
 
     name: str
     entries: tuple[Entry, ...]
     catalog: Catalog
     budget_s: float | None = None
     left_out: tuple[LeftOut, ...] = ()
+    environments: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(path: Path, catalog: Catalog | None = None) -> Matrix:
@@ -107,7 +111,8 @@ def parse(path: Path, text: bytes, catalog: Catalog | None = None) -> Matrix:
     if reading.problems:
         raise MatrixError([_problem(path, problem) for problem in reading.problems])
     budget_s = reading.file_values.get("budget")
-    return Matrix(_name(path), reading.entries, used_catalog, None if budget_s is None else float(budget_s))
+    budget_s = None if budget_s is None else float(budget_s)
+    return Matrix(_name(path), reading.entries, used_catalog, budget_s, environments=reading.environments)
 
 
 def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_CELLS) -> list[Cell]:

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keras_matrix.records import left_out
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors import Contract
+from keras_matrix.runner.executors import Contract, Executor
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.machine.surroundings import processors
 from keras_matrix.runner.machine.tree_memory import end_leftovers
+from keras_matrix.runner.matrix.grammar import ANY_BACKEND
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer, StoredPlacements, planned_cells, stored_progress
 from keras_matrix.runner.measure.request import RunRequest
@@ -117,8 +119,38 @@ def origin(command: str, content: object) -> dict[str, Any]:
 
 
 def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmRequest:
-    """Return the request for an arm with the software that the executor's cells use."""
-    return ArmRequest(None, fault, request.executors.software(cells))
+    """Return the request for an arm with the software that the executor's cells use.
+
+    Raises `UsageError` for an environment that the command or the matrix names and that cannot run the cells.
+    """
+    flag = "--python" if request.environments else "python"
+    environments = request.environments or request.choice.environments()
+    if not environments:
+        return ArmRequest(None, fault, request.executors.software(cells))
+    if not request.executors.contract.local_software:
+        name = request.executors.entry.name
+        raise UsageError(f"{flag}: cells of --executor {name} bring their own environment; leave it out")
+    from keras_matrix.runner.executors.process.interpreter import of_environment  # slow, and few runs need it
+
+    interpreters = {name: of_environment(path, flag) for name, path in environments.items()}
+    others = interpreters.get(ANY_BACKEND)
+    by_backend = {name: found for name in keras_backends(cells) if (found := interpreters.get(name, others))}
+    for interpreter in by_backend.values():
+        interpreter.check(flag, [name for name, found in by_backend.items() if found == interpreter])
+    if len(by_backend) == len(keras_backends(cells)) and len({*by_backend.values()}) == 1:
+        only = next(iter(by_backend.values()))
+        return ArmRequest(only.python, fault, only.versions())
+    versions = dict(request.executors.software(cells)) if others is None else others.versions()
+    versions |= {
+        f"{key} ({name})": text for name, found in by_backend.items() for key, text in found.versions().items()
+    }
+    pythons = {name: interpreter.python for name, interpreter in by_backend.items()}
+    return ArmRequest(others.python if others else None, fault, versions, pythons=pythons)
+
+
+def keras_backends(cells: Iterable[Cell]) -> list[str]:
+    """Return the backends of cells, without what external commands call theirs."""
+    return list(dict.fromkeys(cell.settings.backend for cell in cells if cell.settings.backend in BACKENDS))
 
 
 def measured(request: RunRequest, experiment: Experiment, display: Display) -> Session:
@@ -144,6 +176,7 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
         arms = {name: _arm(request, session.runs[name], arm, preflight, roots) for name, arm in subject.arms.items()}
         if request.executors.contract.local_machine:
             display.problems(_not_installed(arms, session.pending))
+            display.problems([] if request.seams.executor else _conflicts(subject.arms, subject.cells))
         with (
             _guarded(request, session, display),
             _short_collections() as collect_garbage,
@@ -226,11 +259,9 @@ def _places(request: RunRequest, session: Session, session_request: SessionReque
     from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
     from keras_matrix.runner.machine.gpus.nvml import present_gpus
 
-    python = {run.run_id: session_request.arms[name].python for name, run in session.runs.items()}
+    arms = {run.run_id: session_request.arms[name] for name, run in session.runs.items()}
     machine = GpuMachine(host.host_id, os.environ, present_gpus())
-    return GpuPlaces(
-        machine, lambda run: stand_in or executors.executor(run, python[run.run_id]), session_request.cells
-    )
+    return GpuPlaces(machine, lambda run: stand_in or _executor(request, run, arms[run.run_id]), session_request.cells)
 
 
 def _check_gpus(cells: Sequence[Cell]) -> None:
@@ -284,17 +315,42 @@ def _arm(
     request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | None, module_roots: Iterable[Path]
 ) -> Arm:
     """Return an arm behind the preflight, which does not judge the builds of another Python."""
-    executors, stand_in = request.executors, request.seams.executor
+    stand_in = request.seams.executor
     executor, contract = (
-        (stand_in, Contract()) if stand_in else (executors.executor(run, arm.python), executors.contract)
+        (stand_in, Contract()) if stand_in else (_executor(request, run, arm), request.executors.contract)
     )
     if arm.others_busy:
         from keras_matrix.runner.executors.others_busy import OthersBusy  # only a self test needs it
 
-        executor = OthersBusy(executor, lambda: stand_in or executors.executor(run, arm.python))
-    if preflight is not None:
-        preflight = preflight if arm.python is None else replace(preflight, versions={})
+        executor = OthersBusy(executor, lambda: stand_in or _executor(request, run, arm))
+    if preflight is not None and (arm.python is not None or arm.pythons):
+        preflight = replace(preflight, versions={})
     return Arm(run, executor, arm.fault, contract, preflight, moved_roots(module_roots, arm))
+
+
+def _executor(request: RunRequest, run: Run, arm: ArmRequest) -> Executor:
+    """Return the executor of an arm, which starts cells of each backend in their environment."""
+    executor = request.executors.executor(run, arm.python)
+    if not arm.pythons:
+        return executor
+    from keras_matrix.runner.executors.by_backend import ByBackend  # few runs need it
+
+    return ByBackend(executor, {name: request.executors.executor(run, python) for name, python in arm.pythons.items()})
+
+
+def _conflicts(arms: Mapping[str, ArmRequest], cells: Iterable[Cell]) -> list[str]:
+    """Return what is installed in another version than Keras or a backend requires, in environments that are named."""
+    backends = keras_backends(cells)
+    named = [(arm.pythons.get(name, arm.python), name) for arm in arms.values() for name in backends]
+    by_python: dict[str, list[str]] = {}
+    for python, name in named:
+        if python is not None:
+            by_python.setdefault(python, []).append(name)
+    if not by_python:
+        return []
+    from keras_matrix.runner.executors.process.interpreter import Interpreter
+
+    return [text for python, names in by_python.items() for text in Interpreter(python, True).conflicts(names)]
 
 
 def moved_roots(module_roots: Iterable[Path], arm: ArmRequest) -> list[str]:

@@ -85,6 +85,13 @@ class CellChoice:
         text = self.text
         return load(self.matrix) if text is None else parse(self.matrix, text.encode(errors="backslashreplace"))
 
+    def environments(self) -> dict[str, Path]:
+        """Return the Python environments that the matrix names for its cells, by backend, "" for the others."""
+        if not self.has_matrix:
+            return {}
+        folder = self.matrix.resolve().parent
+        return {name: folder / Path(path).expanduser() for name, path in self._read().environments.items()}
+
     def about(self, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
         """Return the values of the matrix for `run.json`, with the cells that a service leaves out."""
         text = text_of(self.matrix) if self.text is None else self.text
@@ -156,7 +163,8 @@ class RunRequest:
 
     `command` is the command line, stored in `run.json`; `memory_bytes` is the limit of a container, None for the
     default; `new` starts a new run even if an unfinished one could be continued; an `order_seed` of None means random.
-    With `again` a block that other programs disturbed is measured again, once.
+    With `again` a block that other programs disturbed is measured again, once. `environments`, by backend, "" for the
+    others, replace those of the matrix.
     """
 
     command: tuple[str, ...]
@@ -171,6 +179,7 @@ class RunRequest:
     log_dir: Path | None = None
     datasets: Path | None = None
     seams: Seams = field(default_factory=Seams)
+    environments: Mapping[str, Path] = field(default_factory=dict)
 
     def budget_of(self, matrix: Matrix) -> float | None:
         """Return the requested budget, else that of the matrix, in seconds."""

@@ -42,8 +42,8 @@ def writing(folder: Path) -> Iterator[Results]:
 class ArmRequest:
     """The request for an arm: its Python (None: the runner's own), an injected fault, and the installed versions.
 
-    With `others_busy` the machine's other devices work while its cells are measured. Of `worktree` the user's modules
-    below the first folder are imported from the second.
+    `pythons` are those of single backends. With `others_busy` the machine's other devices work while its cells are
+    measured. Of `worktree` the user's modules below the first folder are imported from the second.
     """
 
     python: str | None = None
@@ -51,12 +51,14 @@ class ArmRequest:
     versions: Mapping[str, str] = field(default_factory=dict)
     others_busy: bool = False
     worktree: tuple[str, str] | None = None
+    pythons: Mapping[str, str] = field(default_factory=dict)
 
     def identity(self) -> dict[str, Any]:
         """Return the values that must be equal for a run of it to be continued."""
         busy_key = {"others_busy": True} if self.others_busy else {}
         worktree = {"worktree": self.worktree[1]} if self.worktree else {}
-        return {"python": self.python, "fault": self.fault, **busy_key, **worktree}
+        pythons = {"pythons": dict(self.pythons)} if self.pythons else {}
+        return {"python": self.python, "fault": self.fault, **busy_key, **worktree, **pythons}
 
 
 @dataclass(frozen=True, slots=True)

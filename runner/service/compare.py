@@ -12,7 +12,6 @@ from pathlib import Path
 from keras_matrix.analysis.comparison.versus import Across, Versus, versus
 from keras_matrix.analysis.regression.gate import Rule, sharing
 from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
-from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.injected_faults import UnknownFault, counterpart, parse
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import near
@@ -20,7 +19,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.experiment import Display, Experiment, measured, own_arm
+from keras_matrix.runner.measure.experiment import Display, Experiment, keras_backends, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
@@ -139,31 +138,14 @@ def arms_of(sides: Sides, environments: Environments, cells: Sequence[Cell]) -> 
     """Return the arms of two environments, the new one with the injected fault. Raises `UsageError`."""
     base, new = environments
     for flag, environment in (("--base-env", base), ("--new-env", new)):
-        _check_packages(flag, environment, cells)
+        if environment:
+            environment.check(flag, keras_backends(cells))
     return {
         name: ArmRequest(environment.python, fault, environment.versions())
         if environment
         else own_arm(sides.request, cells, fault)
         for name, environment, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
     }
-
-
-def _check_packages(flag: str, environment: Interpreter | None, cells: Sequence[Cell]) -> None:
-    """Refuse an environment without the packages of the cells, before anything is measured. Raises `UsageError`."""
-    backends = dict.fromkeys(cell.settings.backend for cell in cells if cell.settings.backend in BACKENDS)
-    packages = ["keras", "numpy", *backends] if backends else []  # what other external commands need is not known
-    absent = environment.absent(packages) if environment else []
-    if environment and absent:
-        raise UsageError(
-            f"{flag}: {environment.python} has no {', '.join(absent)}; install them there, "
-            "or choose other backends with --backend"
-        )
-    keras = environment.versions().get("keras", "3") if environment and backends else "3"
-    if int(keras.partition(".")[0]) < 3:
-        raise UsageError(
-            f"{flag}: {environment and environment.python} has Keras {keras}, whose models and backends differ; "
-            "install Keras 3 there"
-        )
 
 
 def check_plant(fault: str | None) -> None:

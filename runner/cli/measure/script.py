@@ -7,13 +7,12 @@ of your own needs one line: docs/howto/measure-your-program.md."""
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
 from pathlib import Path
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.cli.measure.run import conclude
-from keras_matrix.runner.cli.options import add_measuring_options, run_request
+from keras_matrix.runner.cli.options import add_measuring_options, installed_for, run_request
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.measure.request import check_backends, one_program
 from keras_matrix.runner.progress.lines import TerminalDisplay
@@ -40,10 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the program on each backend and print the table."""
-    from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
-
     check_backends(args.backend)
-    backends = args.backend or installed_backends(Interpreter(sys.executable)) or BACKENDS
+    backends = args.backend or installed_for(dict(args.python)) or BACKENDS
     program = ({"args": args.words} if args.words else {}) | ({"call": args.call} if args.call else {})
     overrides = Overrides(assignments=dict(map(parse_assignment, args.assignments)))
     request = run_request(args, one_program(args.program, program, backends, overrides, args.repeats))

@@ -85,9 +85,11 @@ class ProcessExecutor:
         """
         if (backend, device) not in self._missing:
             absent = self._interpreter.absent(("keras", backend))
+            package_text = f"'keras-matrix[{service_name(backend, device)}]'"
+            install_text = f"{self._interpreter.python} -m pip install {' '.join(absent)}"
             self._missing[backend, device] = (
-                f"backend_not_installed: {' and '.join(absent)} cannot be found by {self._interpreter.python}; "
-                f"install it with: pip install 'keras-matrix[{service_name(backend, device)}]', "
+                f"backend_not_installed: {' and '.join(absent)} cannot be found by {self._interpreter.python}; install "
+                f"it with: {install_text if self._interpreter.foreign else f'pip install {package_text}'}, "
                 "or choose other backends with --backend"
                 if absent
                 else None

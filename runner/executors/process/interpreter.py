@@ -23,12 +23,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
 import keras_matrix
-from keras_matrix.records.backends import BACKENDS, DISTRIBUTIONS
+from keras_matrix.records.backends import BACKENDS, DISTRIBUTIONS, TABLE
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.errors import UsageError
 
 ANSWER_LIMIT_S = 60.0
+OLDEST_PYTHON, OLDEST_KERAS = (3, 11), "3.5"
 
 
 def imported_keras() -> str | None:
@@ -54,9 +58,17 @@ for name in distributions:
         versions[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
+requires = {}
+for name in versions:
+    for text in importlib.metadata.requires(name) or ():
+        needed = re.match("[A-Za-z0-9._-]+", text)[0]
+        try:
+            requires.setdefault(name, {})[text] = importlib.metadata.version(needed)
+        except importlib.metadata.PackageNotFoundError:
+            pass
 versions |= {"keras": found} if (found := imported_keras()) else {}
 absent = [name for name in names if importlib.util.find_spec(name) is None]
-print(json.dumps({"python": list(sys.version_info[:3]), "absent": absent, "versions": versions}))
+print(json.dumps({"python": list(sys.version_info[:3]), "absent": absent, "versions": versions, "requires": requires}))
 """
 
 
@@ -89,6 +101,29 @@ class Interpreter:
         facts = _facts(self.python, ())
         return {"python": ".".join(map(str, facts["python"])), **facts["versions"]}
 
+    def check(self, flag: str, backends: Iterable[str]) -> None:
+        """Refuse an environment that cannot run cells of these backends. Raises `UsageError`, naming `flag`."""
+        if absent := self.absent(["keras", "numpy", *backends]):
+            raise UsageError(
+                f"{flag}: {self.python} has no {', '.join(absent)}; install them there, "
+                "or choose other backends with --backend"
+            )
+        keras = self.versions().get("keras")
+        if keras is not None and _version(keras) < Version(OLDEST_KERAS):
+            raise UsageError(f"{flag}: {self.python} has Keras {keras}; install Keras {OLDEST_KERAS} or newer there")
+
+    def conflicts(self, backends: Iterable[str]) -> list[str]:
+        """Return what Keras and these backends require there and is installed in another version."""
+        facts = _facts(self.python, ())
+        packages = {"keras", *(package for name in backends for package in TABLE[name].packages)}
+        return [
+            f"{self.python}: {name} {facts['versions'][name]} requires {requirement}, but has {installed}"
+            for name, required in facts["requires"].items()
+            if name in packages
+            for requirement, installed in required.items()
+            if not _is_met(requirement, installed)
+        ]
+
     def variables(self) -> dict[str, str]:
         """Return the variables by which its processes find this project."""
         return {"PYTHONPATH": _links()} if self.foreign else {}
@@ -107,9 +142,31 @@ def of_environment(folder: Path, flag: str) -> Interpreter:
     # Not resolved: a virtual environment's Python is a link, and what it links to has none of its packages.
     path = str(python.absolute())
     version = _facts(path, ())["python"]
-    if tuple(version) < (3, 11):
-        raise UsageError(f"{flag}: must have Python 3.11 or newer, got {'.'.join(map(str, version))} at {path}")
+    if tuple(version[:2]) < OLDEST_PYTHON:
+        oldest_text = ".".join(map(str, OLDEST_PYTHON))
+        raise UsageError(
+            f"{flag}: must have Python {oldest_text} or newer, got {'.'.join(map(str, version))} at {path}"
+        )
     return Interpreter(path, foreign=Path(path) != Path(sys.executable))
+
+
+def _version(text: str) -> Version:
+    """Return a version; one that cannot be read is taken for the newest."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return Version("9999")
+
+
+def _is_met(text: str, installed: str) -> bool:
+    """Return whether an installed version meets a requirement; those of extras and other systems are met."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return True
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return True
+    return requirement.specifier.contains(_version(installed), prereleases=True)
 
 
 @cache

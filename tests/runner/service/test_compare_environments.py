@@ -1,27 +1,65 @@
-"""An environment that cannot run the cells is refused before anything is measured."""
+"""An environment that cannot run the cells is refused before anything is measured, and conflicts in it are named."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.service.compare import _check_packages
-from tests.conftest import make_settings
+from keras_matrix.runner.executors.process import interpreter
+from keras_matrix.runner.executors.process.interpreter import Interpreter
+
+Facts = Callable[..., None]
+ENVIRONMENT = Interpreter("/old/bin/python", foreign=True)
 
 
-@pytest.mark.parametrize(("version", "is_refused"), [("2.15.0", True), ("3.5.0", False), ("3.15.1", False)])
-def test_environment_with_keras_2_is_refused(version: str, is_refused: bool) -> None:
-    environment: Any = SimpleNamespace(
-        python="/old/bin/python", absent=lambda packages: [], versions=lambda: {"keras": version}
-    )
-    cells: Any = [SimpleNamespace(settings=make_settings())]
-    if not is_refused:
-        _check_packages("--base-env", environment, cells)
+@pytest.fixture
+def facts(monkeypatch: pytest.MonkeyPatch) -> Facts:
+    """A function that sets what is installed in an environment: versions, requirements, and absent packages."""
+
+    def install(versions: dict[str, str], requires: dict[str, Any] | None = None, absent: tuple[str, ...] = ()) -> None:
+        def answer(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
+            absent_names = [name for name in packages if name in absent]
+            return {"python": [3, 11, 7], "absent": absent_names, "versions": versions, "requires": requires or {}}
+
+        monkeypatch.setattr(interpreter, "_facts", answer)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("versions", "absent", "problem"),
+    [
+        ({"keras": "3.5.0"}, (), None),
+        ({"keras": "3.15.1"}, (), None),
+        ({"keras": "a checkout"}, (), None),
+        ({"keras": "3.4.1"}, (), "has Keras 3.4.1; install Keras 3.5 or newer there"),
+        ({}, ("keras", "jax"), "has no keras, jax; install them there, or choose other backends with --backend"),
+    ],
+)
+def test_environment_that_cannot_run_the_cells_is_refused(
+    facts: Facts, versions: dict[str, str], absent: tuple[str, ...], problem: str | None
+) -> None:
+    facts(versions, absent=absent)
+    if problem is None:
+        ENVIRONMENT.check("--base-env", ["jax"])
         return
     with pytest.raises(UsageError) as raised:
-        _check_packages("--base-env", environment, cells)
-    expected = "--base-env: /old/bin/python has Keras 2.15.0, whose models and backends differ; install Keras 3 there"
-    assert str(raised.value) == expected
+        ENVIRONMENT.check("--base-env", ["jax"])
+    assert str(raised.value) == f"--base-env: /old/bin/python {problem}"
+
+
+def test_a_package_in_another_version_than_the_backend_requires_is_named(facts: Facts) -> None:
+    facts(
+        {"keras": "3.5.0", "tensorflow": "2.16.1", "jax": "0.4.30"},
+        {
+            "keras": {"numpy": "2.0.1", "ml-dtypes; extra == 'none'": "0.1"},
+            "tensorflow": {"numpy<2.0.0,>=1.23.5": "2.0.1", "keras>=3.0.0": "3.5.0"},
+            "jax": {"numpy<1": "2.0.1"},
+        },
+    )
+    assert ENVIRONMENT.conflicts(["tensorflow"]) == [
+        "/old/bin/python: tensorflow 2.16.1 requires numpy<2.0.0,>=1.23.5, but has 2.0.1"
+    ]

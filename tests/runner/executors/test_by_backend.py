@@ -1,0 +1,110 @@
+"""Cells of single backends in Python environments of their own: the arm that a request becomes, and its executor."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import Contract
+from keras_matrix.runner.executors.by_backend import ByBackend
+from keras_matrix.runner.executors.process import interpreter
+from keras_matrix.runner.measure.experiment import own_arm
+from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor
+
+Installed = Callable[[Mapping[str, str]], Path]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
+    """A function that makes an environment with a Python, and returns its folder; each has its own versions."""
+    versions_by_python: dict[str, Mapping[str, str]] = {}
+
+    def answer(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
+        versions = versions_by_python[python]
+        absent = [name for name in packages if name not in versions]
+        return {"python": [3, 11, 7], "absent": absent, "versions": versions, "requires": {}}
+
+    def make(versions: Mapping[str, str]) -> Path:
+        python = tmp_path / f"env{len(versions_by_python)}" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+        versions_by_python[str(python)] = versions
+        return python.parents[1]
+
+    monkeypatch.setattr(interpreter, "_facts", answer)
+    return make
+
+
+def request(environments: Mapping[str, Path], *, in_images: bool = False) -> Any:
+    """Return a request whose command or matrix names these environments."""
+    executors = SimpleNamespace(
+        contract=Contract(local_software=not in_images),
+        entry=SimpleNamespace(name="docker"),
+        software=lambda cells: {"keras": "3.15.1"},
+    )
+    choice = SimpleNamespace(environments=dict)
+    return SimpleNamespace(environments=environments, choice=choice, executors=executors)
+
+
+def cells(*backends: str) -> Any:
+    """Return cells of these backends."""
+    return [SimpleNamespace(settings=replace(make_settings(), backend=name)) for name in backends]
+
+
+KERAS = {"keras": "3.5.0", "numpy": "1.26.4"}
+
+
+def test_one_environment_is_that_of_all_cells(installed: Installed) -> None:
+    folder = installed({**KERAS, "jax": "0.4.31", "torch": "2.4.0"})
+    arm = own_arm(request({"": folder}), cells("jax", "torch"))
+    assert (arm.python, arm.pythons) == (str(folder / "bin" / "python"), {})
+    assert arm.versions["keras"] == "3.5.0"
+
+
+def test_each_backend_has_its_environment_and_the_others_the_runners_own(installed: Installed) -> None:
+    folder = installed({**KERAS, "jax": "0.4.31"})
+    arm = own_arm(request({"jax": folder}), cells("jax", "torch"))
+    assert (arm.python, arm.pythons) == (None, {"jax": str(folder / "bin" / "python")})
+    assert (arm.versions["keras"], arm.versions["keras (jax)"]) == ("3.15.1", "3.5.0")
+    assert arm.identity() != own_arm(request({}), cells("jax", "torch")).identity()
+
+
+def test_an_environment_without_the_backend_of_its_cells_is_refused(installed: Installed) -> None:
+    folder = installed({**KERAS, "jax": "0.4.31"})
+    with pytest.raises(UsageError, match="has no torch"):
+        own_arm(request({"": folder}), cells("jax", "torch"))
+
+
+def test_cells_in_images_take_no_environment(installed: Installed) -> None:
+    with pytest.raises(UsageError, match="bring their own environment"):
+        own_arm(request({"": installed(KERAS)}, in_images=True), cells("jax"))
+
+
+def test_cells_are_started_by_the_executor_of_their_backend() -> None:
+    begun = list[str]()
+    inner, of_jax = FakeExecutor(), FakeExecutor(absent=frozenset({"jax"}))
+    starter: Any = SimpleNamespace(
+        missing=of_jax.missing,
+        begin_block=lambda settings: begun.extend(one.backend for one in settings),
+        start=lambda job, timeout_s: ("jax", timeout_s),
+        close=of_jax.close,
+    )
+    executor = ByBackend(inner, {"jax": starter})
+    assert (executor.missing("torch"), bool(executor.missing("jax"))) == (None, True)
+    job: Any = SimpleNamespace(settings=replace(make_settings(), backend="jax"))
+    executor.begin_block([job.settings, replace(make_settings(), backend="torch")])
+    assert (begun, executor.start(job, 3.0)) == (["jax"], ("jax", 3.0))
+    executor.close()
+    assert (inner.closed, of_jax.closed) == (True, True)
+
+
+def test_the_runners_own_python_is_not_another_one() -> None:
+    assert interpreter.Interpreter(sys.executable).variables() == {}
