@@ -55,6 +55,10 @@ LIMIT_S = 300.0
 Job = Callable[[int], str]
 
 
+class Unmeasured(Exception):
+    """A process without a figure. The message begins its row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The programs and backends of a call of the study, and how long its parts take."""
@@ -230,7 +234,7 @@ def plain_epoch(cpu: int, program: Program, backend: str) -> float:
         }
         problem = ended("lab.programs.plain", order, (cpu, backend, program.copied(Path(parent))))
         if problem:
-            raise SystemExit(f"{program.name} on {backend}: {problem}")
+            raise Unmeasured(f"{program.name} | {backend} | {problem}")
         return float(json.loads(output.read_text(encoding="utf-8")))
 
 
@@ -250,7 +254,7 @@ def script_epoch(cpu: int, program: Program, backend: str) -> float:
         records = script_records(program, program.copied(Path(parent)), [backend], options, cpu)
     record = records.get(backend)
     if record is None or not is_measured(record):
-        raise SystemExit(f"{program.name} on {backend}: {figure(record)}")
+        raise Unmeasured(f"{program.name} | {backend} | {figure(record)}")
     assert record.times.epoch_time_mean_s is not None
     return record.times.epoch_time_mean_s
 
@@ -322,6 +326,8 @@ def rows(jobs: Sequence[Job]) -> Iterator[str]:
         cpu = cpus.get()
         try:
             return job(cpu)
+        except (Unmeasured, subprocess.TimeoutExpired) as problem:
+            return f"| {problem} | | | |"
         finally:
             cpus.put(cpu)
 
