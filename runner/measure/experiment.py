@@ -166,9 +166,8 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
         request.executors.end_leftovers(request.results)
         host = machine.detect()
         session = _session(request, results, subject, host, display)
-        if log_dir is not None:
-            for run in session.runs.values():
-                run.store_object(LOG_DIR_NAME, {"log_dir": str(log_dir)})
+        for run in session.runs.values() if log_dir is not None else ():
+            run.store_object(LOG_DIR_NAME, {"log_dir": str(log_dir)})
         preflight = _preflight(request, session, display)
         decider = Adaptive(session, subject.cells, experiment.goal)
         estimates_s = estimates(request.results, subject.cells).within_limit_s
