@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, partial
+from json.encoder import encode_basestring
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -67,10 +68,44 @@ def canonical(value: object) -> str:
 def dumps(value: object) -> str:
     """Return readable JSON with a final newline. Raises `CodecError` for NaN or infinity."""
     try:
-        text = json.dumps(to_json(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        text = _indented(value, "\n") + "\n"
     except ValueError as error:
         raise CodecError(f"a record contains NaN or infinity; a value not measured must be null ({error})") from error
     return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is valid as its escape sequence
+
+
+def _indented(value: object, line_break: str) -> str:
+    """Return what `json.dumps(to_json(value), indent=1)` returns, in half its time.
+
+    `json` indents in Python: a generator for each container, through which every piece of the text passes.
+    """
+    kind: Any = type(value)
+    if (write := _WRITERS.get(kind)) is not None:
+        return write(value)
+    deeper = line_break + " "
+    if isinstance(value, (list, tuple)):
+        items = [_indented(item, deeper) for item in value]
+        return f"[{deeper}{f',{deeper}'.join(items)}{line_break}]" if items else "[]"
+    if (names := _field_names(kind)) is not None:
+        texts = [f'"{name}": {_indented(getattr(value, name), deeper)}' for name in names]
+    elif isinstance(value, dict):
+        texts = [f"{encode_basestring(key)}: {_indented(item, deeper)}" for key, item in value.items()]
+    else:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    return f"{{{deeper}{f',{deeper}'.join(texts)}{line_break}}}" if texts else "{}"
+
+
+def _of_float(value: float) -> str:
+    return float.__repr__(value) if math.isfinite(value) else json.dumps(value, allow_nan=False)
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    str: encode_basestring,
+    float: _of_float,
+    int: int.__repr__,
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): {None: "null"}.__getitem__,
+}
 
 
 def loads(text: str | bytes) -> Any:

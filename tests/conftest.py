@@ -34,7 +34,7 @@ from keras_matrix.records.schema import (
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors.preflight import installed
 from keras_matrix.runner.machine import machine
-from tests import gpu_tier, one_backend, unit_tier
+from tests import gpu_tier, one_backend, shared, unit_tier
 from tests.dashboards import chromium
 from tests.golden import Golden
 
@@ -74,6 +74,7 @@ SETTINGS = Settings(
 NIGHTLY = os.environ.get("NIGHTLY") == "1"
 HERE = Path(__file__).parent
 STARTED_IN = Path.cwd()
+CPUS = os.sched_getaffinity(0)  # before a worker is held to one of them
 TIERS = {"process", "alone", "emulator", "browser", "docker", "gpu", "smoke"}
 # Google's client leaves its connections for the garbage collector to close.
 CLIENT_WARNINGS = (
@@ -92,6 +93,7 @@ def pytest_configure() -> None:
     vars(gettext)["find"] = functools.cache(gettext.find)
     hypothesis.settings.register_profile("shared-cpus", deadline=None)  # a pause of 0.2 s is no fault of the code
     hypothesis.settings.load_profile("shared-cpus")
+    shared.begin()
     unit_tier.prepare()
     machine.DMI = Path(os.devnull)  # on a cloud, too, no test asks the metadata server
     if hosts := os.environ.get("BIGQUERY_EMULATOR_HOSTS"):
@@ -99,6 +101,10 @@ def pytest_configure() -> None:
         os.environ["BIGQUERY_EMULATOR_HOST"] = own
     if "ONE_CPU_PER_PYTEST_WORKER" in os.environ:
         hold_to_one_cpu(os.environ.get("PYTEST_XDIST_WORKER", ""))
+
+
+def pytest_unconfigure() -> None:
+    shared.end()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

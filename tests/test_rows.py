@@ -57,11 +57,12 @@ from keras_matrix.runner.service.cell_rows import cells_of, columns
 from keras_matrix.runner.service.cells import stored_cell
 from keras_matrix.runner.service.histories import assessed_histories, read, views
 from keras_matrix.runner.service.stored import Findings, update_findings
-from tests.conftest import make_record, make_settings
+from tests.conftest import NIGHTLY, make_record, make_settings
 from tests.dashboards.boards import warehouse_of
 from tests.sessions import noisy, processes, run_name, store_session
 
-RUNS, CELLS, LEAST_PAIRS = 8, 30, 2000
+RUNS, CELLS = 8 if NIGHTLY else 4, 30
+LEAST_PAIRS = 250 * RUNS
 WORKLOADS = ("my_models:build", "other:build", "mnist_mlp")
 NAMES = (*(one.name for one in fields(Settings)), "width", "definition", "params.feed", "a b", "a=1")
 VALUES: tuple[Scalar, ...] = (

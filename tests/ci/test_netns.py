@@ -54,7 +54,6 @@ def left_of(owner: int | str) -> list[str]:
     return [line for line in listed.splitlines() if line.startswith(f"kbm-net-{owner}-")]
 
 
-@pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "expected"),
@@ -82,7 +81,6 @@ def test_command_gets_the_namespaces_by_name_and_its_exit_code_is_passed_on() ->
     assert left_of(owner) == []
 
 
-@pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("tools", "expected"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("make", "ci/process", "ci/lint", "ci/types", "ci/docs", "ci/emulator", "ci/docker", "ci/browser")
+COMMANDS = ("make", "ci/process", "ci/docs", "ci/docker", "ci/emulator", "ci/browser", "ci/types", "ci/lint")
 
 
 def run(folder: Path, failing: str) -> subprocess.CompletedProcess[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import shutil
-import tempfile
+import zlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from keras_matrix.runner.service.stored import update_findings
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox
 from keras_matrix.uploader.push import push
+from tests import shared
 from tests.analysis.stalls.pretended import Pretended, base_settings
 from tests.analysis.stalls.pretended import records as pretended
 from tests.conftest import MACHINE, make_record, make_settings
@@ -40,23 +40,28 @@ HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 def stored(root: Path, nights: int = NIGHTS, other: str = HOSTILE) -> Results:
     """Store the nights and their findings; `other` is the workload that times out on torch.
 
-    Each night is computed once in a process of tests; what is returned is a copy.
+    Each night is computed once in a run of the tests; what is returned is a copy.
     """
-    made = _made(other)
-    for night in range(len(made.runs()), nights):
-        _store_night(made.root, night, other)
-    left_out = {"latest", *(run.run_id for run in made.runs()[nights:])}
-    shutil.copytree(made.root, root, dirs_exist_ok=True, ignore=lambda folder, names: left_out & {*names})
+    with shared.locked(f"nights-{zlib.crc32(other.encode())}") as folder:
+        made = Results(folder)
+        if not made.runs():
+            peaks.keep(folder, make_peaks())
+        for night in range(len(made.runs()), nights):
+            _store_night(folder, night, other)
+        left_out = {"latest", *(run.run_id for run in made.runs()[nights:])}
+        shutil.copytree(folder, root, dirs_exist_ok=True, ignore=lambda folder, names: left_out & {*names})
     (root / "latest").symlink_to(run_name(nights - 1))
     return Results(root)
 
 
 @cache
-def _made(other: str) -> Results:
-    root = Path(tempfile.mkdtemp(prefix="nights-"))
-    atexit.register(shutil.rmtree, root)
-    peaks.keep(root, make_peaks())
-    return Results(root)
+def all_nights() -> tuple[Results, LocalWarehouse]:
+    """Return all nights and their warehouse, made once in a run of the tests, for tests that only read them."""
+    with shared.locked("all-nights") as folder:
+        results = Results(folder / "results")
+        if not results.root.exists():
+            warehouse_of(stored(results.root)).close()
+    return results, LocalWarehouse(results.root / "warehouse")
 
 
 def _store_night(root: Path, night: int, other: str) -> None:

@@ -17,11 +17,10 @@ from keras_matrix.dashboards.live.app.needed import Needed, needed
 from keras_matrix.dashboards.live.app.refreshed import RETRY_S, RefreshClocks, Refreshed, RefreshPolicy, Snapshot
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
-from keras_matrix.records.store import Results
 from keras_matrix.uploader.errors import NotAllowed, Unreachable, WarehouseFailure
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.warehouse import QueryResult, Scalar
-from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, stored, warehouse_of
+from tests.dashboards.boards import HOSTILE, NIGHTS, all_nights, cell_of, stored, warehouse_of
 from tests.fakes.warehouse import FakeWarehouse
 
 PERIOD_S = 600.0
@@ -93,13 +92,8 @@ class Visit:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return stored(tmp_path_factory.mktemp("refreshed") / "results")
-
-
-@pytest.fixture(scope="module")
-def behind(results: Results) -> LocalWarehouse:
-    return warehouse_of(results)
+def behind() -> LocalWarehouse:
+    return all_nights()[1]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ CELLS = 1002
 FAILING = 50  # one cell in this number fails
 
 
+@cache
 def records() -> list[Record]:
     """Return the records of works that differ in name and size, each on every backend, with five processes per cell."""
     plain = [work for work in WORKS if work.name.isidentifier()]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.imported import ran
 
 pytestmark = pytest.mark.process  # it imports a backend
 
@@ -40,7 +38,5 @@ assert adapter.reset_peak_device_memory() is False
 
 @pytest.mark.parametrize(("backend", "script"), [("torch", TORCH), ("tensorflow", TENSORFLOW), ("jax", JAX)])
 def test_the_peak_is_reset_on_a_gpu_and_left_alone_on_a_cpu(backend: str, script: str) -> None:
-    environment = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", f"calls = []\n{script}"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = ran(backend, f"calls = []\n{script}")
     assert done.returncode == 0, done.stderr

@@ -2,14 +2,12 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from keras_matrix.models.registry import workloads
+from tests.imported import ran
 
 SCRIPT = Path(__file__).with_name("train_every_workload.py")
 DEEP_FAMILIES = ("applications", "resnet_subclass")
@@ -19,14 +17,7 @@ QUICK = [*{workloads()[name].family: name for name in SHALLOW}.values(), "mobile
 
 
 def trained(backend, policy, names):
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": backend,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONPATH": str(SCRIPT.parents[2]),
-    }
-    command = [sys.executable, str(SCRIPT), policy, *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = ran(backend, SCRIPT, policy, *names, limit_s=900)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopC
 from keras_matrix.runner.executors.probe import probe_settings
 from keras_matrix.runner.executors.process.probe import ProcessProbe
 from keras_matrix.runner.matrix.catalog import CATALOG_PATH
+from tests.imported import ran
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"mnist_mlp": {"image_size": 14}, "cifar10_cnn": {"image_size": 16}, "lstm": {"sequence_length": 8}}
@@ -77,9 +75,7 @@ def check_counts(backend: str, checks: list[FlopCheck]) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recurrent_layers_and_attention_count_the_same_in_the_form_a_gpu_runs(backend: str) -> None:
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    program = ROOT / "tests" / "models" / "count_as_on_a_gpu.py"
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
+    done = ran(backend, ROOT / "tests" / "models" / "count_as_on_a_gpu.py")
     assert done.returncode == 0, done.stderr
     expected = {name: 32 * ENTRIES[name]["forward_flops_per_sample"] for name in ("lstm", "gru")}
     expected["attention"] = 2 * 2 * 4 * 16 * 16 * (64 + 64)
@@ -131,8 +127,7 @@ print(json.dumps([
     flops(layers.Conv2DTranspose(6, 3, strides=2)),
 ]))
 """
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    done = ran(backend, program)
     assert done.returncode == 0, done.stderr
     products = 3 * 3 * 4 * 6
     counts = [2 * products * positions for positions in (6 * 6, 4 * 4, 8 * 8, 8 * 8, 8 * 8)]
@@ -162,8 +157,7 @@ print(json.dumps([
     flops((3, 4), layers.EinsumDense("abc,cd->abd", (3, 5))),
 ]))
 """
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    done = ran("jax", program)
     assert done.returncode == 0, done.stderr
     conv, depthwise, pointwise = 2 * 9 * 2 * 36 * 6, 2 * 9 * 64 * 4, 2 * 64 * 4 * 5
     gru = 3 * 3 * 2 * 5 * (4 + 5)

@@ -181,7 +181,7 @@ def _trace_and_rebuild(made: Caller) -> None:
     """Trace a cell, measure it again, and ask for an environment from a package index that does not answer."""
     cell = "torch:leaking:printing"
     made.run("trace", "runner", "trace", cell, "--steps", "2", "--to", "trace.json.gz")
-    made.run("reproduce", "runner", "reproduce", cell)
+    made.run("reproduce", "runner", "reproduce", cell, "--repeats", "2")
     index = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"https://user:{CANARY}_pip@127.0.0.1:9/simple"}
     made.run("bisect", "runner", "bisect", cell, "--package", "keras", "--good", "3.10.0", "--bad", "3.11.0", **index)
 
@@ -233,7 +233,7 @@ def test_commands_ended_as_expected(caller: Caller) -> None:
         "issue": 0, "webhook": 3,
     }  # fmt: skip
     assert b"no engine answers at tcp://127.0.0.1:9" in caller.printed["docker"]
-    assert b"5 of 5 processes" in caller.printed["reproduce"]
+    assert b"2 of 2 processes" in caller.printed["reproduce"]
 
 
 @pytest.mark.fault("F40", mutation="the message about an engine that does not answer contains its address as given")

@@ -19,7 +19,7 @@ from keras_matrix.records.findings import Finding, FindingKind, keep
 from keras_matrix.records.schema import Learning, Memory, Surroundings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.uploader.cli.main import main
-from tests.conftest import MACHINE, make_settings
+from tests.conftest import MACHINE, NIGHTLY, make_settings
 from tests.sessions import processes, run_name, store_session
 
 
@@ -92,6 +92,10 @@ def import_two_rows(results: Results, tmp_path: Path) -> None:
     assert main([*command, "--results", str(results.root)]) == 0
 
 
+# The operations at which tests fail a command that they run again and again: all of them only in the nightly run.
+FAILED_OPERATIONS = range(0, 500, 1 if NIGHTLY else 3)
+
+
 class Killed(BaseException):
     """Simulates SIGKILL."""
 
@@ -152,6 +156,11 @@ def states_if_killed(monkeypatch: pytest.MonkeyPatch, folder: Path, work: Callab
         work()
     keep()
     return list(states.values())
+
+
+def tried(states: Sequence[Path]) -> Sequence[Path]:
+    """Return all states in the nightly run, and for every change a third of them with the last."""
+    return states if NIGHTLY else [*states[:-1:3], states[-1]]
 
 
 def content_of(folder: Path) -> frozenset[tuple[str, bytes | None]]:

@@ -15,7 +15,7 @@ from keras_matrix.uploader.outbox import Outbox
 from keras_matrix.uploader.push import push
 from keras_matrix.uploader.schema import LONGEST_ROW_BYTES, RUNS
 from tests.fakes.warehouse import FakeWarehouse
-from tests.uploader.stored import Killed, dying_at, results_with, store_run
+from tests.uploader.stored import FAILED_OPERATIONS, Killed, dying_at, results_with, store_run
 
 ALL = {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
 
@@ -106,7 +106,7 @@ def test_nothing_is_lost_when_a_push_with_refused_rows_is_killed_at_any_file_ope
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = results_with(tmp_path / "results", runs=1, count=1)
-    for count in range(500):
+    for count in FAILED_OPERATIONS:
         warehouse = FakeWarehouse(refuses=lambda row: "no" if row.get("step") == 2 else None)
         outbox = Outbox(tmp_path / f"outbox-{count}")
         with dying_at(monkeypatch, count) as dead:

@@ -26,7 +26,7 @@ from keras_matrix.uploader.warehouse import outbox_folder
 from tests.conftest import make_record, make_settings
 from tests.fakes.warehouse import FakeWarehouse
 from tests.sessions import run_name, store_session
-from tests.uploader.stored import Killed, dying_at, found, full_at, results_with, store_run
+from tests.uploader.stored import FAILED_OPERATIONS, Killed, dying_at, found, full_at, results_with, store_run
 
 
 def counts(warehouse: FakeWarehouse) -> dict[str, int]:
@@ -82,8 +82,8 @@ def test_only_what_is_new_is_sealed(results: Results, outbox: Outbox) -> None:
 def test_nothing_is_lost_or_duplicated_when_a_push_is_killed_at_any_file_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results, died = results_with(tmp_path / "results", runs=1, count=2), 0
-    for count in range(500):
+    results = results_with(tmp_path / "results", runs=1, count=2)
+    for count in FAILED_OPERATIONS:
         outbox, warehouse = Outbox(tmp_path / f"outbox-{count}"), FakeWarehouse()
         with dying_at(monkeypatch, count) as dead:
             with contextlib.suppress(Killed, OutboxFailure):
@@ -95,8 +95,7 @@ def test_nothing_is_lost_or_duplicated_when_a_push_is_killed_at_any_file_operati
         assert list(outbox.folder.rglob("*.tmp")) == []
         if not was_killed:
             break
-        died += 1
-    assert died > 20
+    assert count > 20
 
 
 @pytest.mark.fault("F37", mutation="a batch counts as done before the warehouse has answered")
@@ -204,7 +203,7 @@ def test_disk_full_at_any_moment_is_reported_and_the_next_push_sends_each_row_on
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = results_with(tmp_path / "results", runs=1, count=2)
-    for count in range(500):
+    for count in FAILED_OPERATIONS:
         outbox, warehouse = Outbox(tmp_path / f"outbox-{count}"), FakeWarehouse()
         with full_at(monkeypatch, count) as full:
             with contextlib.suppress(OutboxFailure):

@@ -64,7 +64,7 @@ class LocalWarehouse:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._shown: Files | None = None
+        self._shown: Files = {}
         self._has_views = False
         self._file_access_restricted = False
 
@@ -125,7 +125,7 @@ class LocalWarehouse:
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
                 raise WarehouseFailure(f"the query failed: {str(error).splitlines()[0]}") from error
             except duckdb.Error as error:
-                self._shown = None
+                self._shown = {}
                 if tries_left and isinstance(error, duckdb.IOException):
                     continue
                 raise self._explained(TABLES, error, f"the query failed: {str(error).splitlines()[0]}") from error
@@ -144,7 +144,7 @@ class LocalWarehouse:
         """Close the engine."""
         if self._connection is not None:
             self._connection.close()
-            self._connection, self._shown = None, None
+            self._connection, self._shown = None, {}
 
     def repair(self) -> list[str]:
         """Set damaged files aside and rebuild a damaged manifest; return a line for each repair."""
@@ -157,7 +157,7 @@ class LocalWarehouse:
                 text = f"{self.folder}: cannot be repaired: {error}; run the same command again"
                 raise WarehouseFailure(text) from error
             self._sweep(self._files())
-        self._shown = None
+        self._shown = {}
         return lines
 
     def check_files(self) -> None:
@@ -257,20 +257,21 @@ class LocalWarehouse:
 
     def _engine(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
-            self._connection = parquet.engine()
-            if self._file_access_restricted:
-                self.restrict_file_access()
+            self._connection = parquet.engine(self.folder if self._file_access_restricted else None)
         return self._connection
 
     def _opened(self, sql: str) -> duckdb.DuckDBPyConnection:
-        """Return the connection with the current files as tables, and with the views once a query may name one."""
+        """Return the connection with the current files of the tables, and with the views, that a query may name."""
         files = self._files()
         engine = self._engine()
-        if files != self._shown:
-            for table in TABLES:
-                parquet.create_view(engine, table, self._paths(table, files[table.name]))
-            self._shown, self._has_views = files, False
-        if not self._has_views and any(name in sql.lower() for name in (*views(), *CATALOGS)):
+        query = sql.lower()
+        needs_views = any(name in query for name in (*views(), *CATALOGS))
+        for table in TABLES:
+            current_files = files[table.name]
+            if (needs_views or table.name in query) and self._shown.get(table.name) != current_files:
+                parquet.create_view(engine, table, self._paths(table, current_files))
+                self._shown[table.name], self._has_views = current_files, False
+        if needs_views and not self._has_views:
             for name, view in translated_views().items():
                 engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {view}')
             self._has_views = True
@@ -278,9 +279,5 @@ class LocalWarehouse:
 
     def restrict_file_access(self) -> None:
         """Prevent all later queries from accessing files outside of the warehouse."""
-        self._file_access_restricted = False
-        engine = self._engine()
         self._file_access_restricted = True
-        engine.execute(f"SET allowed_directories = [{parquet.text(str(self.folder) + '/')}]")
-        engine.execute("SET enable_external_access = false")
-        engine.execute("SET lock_configuration = true")
+        self.close()

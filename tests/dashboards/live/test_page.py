@@ -25,7 +25,7 @@ from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.service.stored import update_findings
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.conftest import make_record, make_settings
-from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, plain_pages, stored, warehouse_of
+from tests.dashboards.boards import HOSTILE, NIGHTS, all_nights, cell_of, plain_pages, stored, warehouse_of
 from tests.fakes.warehouse import FakeWarehouse
 from tests.sessions import run_name, store_session
 
@@ -46,14 +46,14 @@ class Elements(HTMLParser):
         self.links += [value for name, value in attrs if name == "href" and value and tag == "a"]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return stored(tmp_path_factory.mktemp("boards") / "results")
+@pytest.fixture
+def results() -> Results:
+    return all_nights()[0]
 
 
 @pytest.fixture(scope="module")
-def warehouse(results: Results) -> LocalWarehouse:
-    return warehouse_of(results)
+def warehouse() -> LocalWarehouse:
+    return all_nights()[1]
 
 
 @pytest.fixture(scope="module")

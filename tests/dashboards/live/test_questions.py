@@ -30,7 +30,7 @@ from keras_matrix.uploader.cli.main import main as uploader
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.sql import parsed
 from tests.conftest import MACHINE, make_record, make_settings
-from tests.dashboards.boards import HOSTILE, NIGHTS, SLOWER_FROM, cell_of, stored, warehouse_of
+from tests.dashboards.boards import HOSTILE, NIGHTS, SLOWER_FROM, all_nights, cell_of, stored, warehouse_of
 from tests.dashboards.charts.drawn import drawn
 from tests.sessions import processes, run_name, store_session
 from tests.synthetic_devices import PARTS
@@ -110,14 +110,14 @@ SHOWN: Mapping[str, tuple[FindingKind, Mapping[str, tuple[str, str]]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return stored(tmp_path_factory.mktemp("boards") / "results")
+@pytest.fixture
+def results() -> Results:
+    return all_nights()[0]
 
 
 @pytest.fixture(scope="module")
-def warehouse(results: Results) -> LocalWarehouse:
-    return warehouse_of(results)
+def warehouse() -> LocalWarehouse:
+    return all_nights()[1]
 
 
 @pytest.mark.parametrize("name", list(questions()))

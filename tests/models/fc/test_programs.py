@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -19,15 +17,14 @@ from keras_matrix.records.fc.proof import Proof, ProofOrder
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, FcProblem, Parallelism
 from keras_matrix.runner.checks.proofs import ProofRequest, prove_modes
 from keras_matrix.runner.executors.process.probe import ProcessProbe
+from tests.imported import ran
 
 HERE = Path(__file__).parent
 
 
 @cache
 def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(HERE.parents[2])}
-    command = [sys.executable, str(HERE / script), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(backend, HERE / script, *arguments)
     assert done.returncode == 0, done.stderr
     return {key: value for line in done.stdout.splitlines() for key, value in json.loads(line).items()}
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.imported import ran
 
 pytestmark = pytest.mark.process
 FIGURES = """
@@ -183,10 +180,8 @@ assert sum(log.times_s) > 0.8 * total_s, (log.times_s, total_s)
 
 
 def passes(script: str) -> None:
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    done = ran("jax", script)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_figures_follow_from_the_epochs_and_every_epoch_starts_and_ends_idle() -> None:

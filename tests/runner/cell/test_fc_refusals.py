@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keras_matrix.records.backends import BACKENDS
+from tests.imported import ran
 
 # Pretends that there are three GPUs and then none (but, as JAX has it then, a CPU), and that 1 MiB of memory is free;
 # prints the class and the message of each refusal. The host's memory says nothing of the GPUs'.
@@ -55,9 +52,7 @@ print(json.dumps([*found, refused(backend, 1 << 20, device="gpu")]))
 
 def printed(script: str, backend: str) -> Any:
     """Run a script in a process of its own, as a cell is, and return what it printed as JSON."""
-    root, environment = Path(__file__).parents[3], {**os.environ, "KERAS_BACKEND": backend}
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(backend, script)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

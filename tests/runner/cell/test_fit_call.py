@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from keras_matrix.records.backends import BACKENDS
+from tests.imported import ran
 
 pytestmark = pytest.mark.process
 CALLS = """
@@ -97,7 +94,5 @@ print("all as called")
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_call_of_fit_keeps_its_arguments_and_defers_a_stop(backend: str) -> None:
-    environment = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-P", "-c", CALLS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(backend, CALLS)
     assert (done.returncode, done.stdout.strip()) == (0, "all as called"), done.stderr

@@ -95,7 +95,7 @@ def places(records: Sequence[Record]) -> dict[int, set[str]]:
 
 
 def test_by_default_all_cells_run_one_after_the_other_on_the_first_gpu() -> None:
-    write()
+    write(repeats=1)
     code, records, executor = run()
     assert code == 0
     assert {gpus for _, gpus in executor.given} == {("0",)}
@@ -121,13 +121,13 @@ def test_cells_run_on_the_first_of_their_gpus_that_the_caller_may_use(
 ) -> None:
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    write(keys)
+    write(keys, repeats=1)
     code, _, executor = run()
     assert (code, {gpus for _, gpus in executor.given}) == (0, {expected})
 
 
 def test_the_command_line_replaces_the_list_of_the_file() -> None:
-    write("gpus: [0]")
+    write("gpus: [0]", repeats=1)
     assert {gpus for _, gpus in run("--set", "gpus=1")[2].given} == {("1",)}
     assert {gpus for _, gpus in run("--set", "gpus=1,0", "--new")[2].given} == {("1",)}
     assert {gpus for _, gpus in run("--set", "gpus=all", "--new")[2].given} == {("0",)}
@@ -135,7 +135,7 @@ def test_the_command_line_replaces_the_list_of_the_file() -> None:
 
 def test_only_gpus_of_the_model_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakePynvml(*MIXED))
-    write("gpu_model: h100")
+    write("gpu_model: h100", repeats=1)
     assert {gpus for _, gpus in run()[2].given} == {("1",)}
     write("gpu_model: A100, parallel_devices: true")
     _, records, _ = run("--new")
@@ -187,7 +187,7 @@ def test_the_table_says_that_other_gpus_worked_and_how_to_measure_their_influenc
 
 def test_blocks_rotate_over_equal_gpus_which_are_a_level_of_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakePynvml(*MIXED))
-    write("across_gpus: true", repeats=30)
+    write("across_gpus: true", repeats=12)
     code, records, _ = run()
     assert code == 0
     found = places(records)
@@ -294,7 +294,7 @@ def test_the_same_command_continues_on_the_gpu_where_a_comparison_began() -> Non
     ],
 )
 def test_no_gpu_of_the_model_is_a_device_mismatch(keys: str, status: Status, code: int, reason: str) -> None:
-    write(keys)
+    write(keys, repeats=1)
     found, records, _ = run()
     assert (found, {record.status for record in records}) == (code, {status})
     assert all((record.reason or "").startswith(reason) for record in records)
@@ -329,7 +329,7 @@ def test_fewer_gpus_than_needed_are_unsupported_with_their_number(keys: str, rea
 
 def test_gpus_that_are_not_visible_are_a_device_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    write("gpus: [1]")
+    write("gpus: [1]", repeats=1)
     code, records, _ = run()
     assert code == 1
     assert {(record.status, record.reason) for record in records} == {
@@ -384,15 +384,15 @@ def test_a_gpu_that_does_not_exist_is_one_error_before_anything_is_measured(
 
 def test_without_a_driver_a_list_is_accepted_and_its_first_gpu_is_made_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakePynvml(init_error=9))
-    write("gpus: [3, 1]")
+    write("gpus: [3, 1]", repeats=1)
     assert {gpus for _, gpus in run()[2].given} == {("3",)}
     write("gpus: [3, 1], parallel_devices: true")
     assert {gpus for _, gpus in run("--new")[2].given} == {("3",), ("1",)}
 
 
 def test_placement_is_no_part_of_a_cells_identity() -> None:
-    write()
+    write(repeats=1)
     _, before, _ = run()
-    write("gpus: [1], parallel_devices: true")
+    write("gpus: [1], parallel_devices: true", repeats=1)
     _, after, _ = run("--new")
     assert {record.cell_id for record in before} == {record.cell_id for record in after}

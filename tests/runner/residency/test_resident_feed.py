@@ -6,29 +6,21 @@ TensorFlow runs on two logical CPUs, JAX with forbidden transfers, PyTorch on fa
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.imported import ran
+
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("residency")]
 HERE = Path(__file__).parent
 
 
 def finished(backend: str, script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": backend,
-        "JAX_PLATFORMS": "cpu",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONPATH": str(HERE.parents[2]),
-    }
-    command = [sys.executable, str(HERE / script), *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return ran(backend, HERE / script, *options)
 
 
 @cache

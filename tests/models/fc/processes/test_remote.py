@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from multiprocessing import AuthenticationError
@@ -20,15 +17,14 @@ from keras_matrix.models.fc import ranks
 from keras_matrix.models.fc.meeting import NotMet
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.network import Site
+from tests.imported import ran
 
 ROOT = Path(__file__).parents[4]
 ABORTS = "TensorFlow's profiler corrupts memory in some runs, as it merges an event's start and end of two threads"
 
 
 def found(backend: str, *arguments: str) -> Any:
-    environment = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    script = [sys.executable, str(Path(__file__).parents[1] / "far_workers.py"), *arguments]
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    done = ran(backend, Path(__file__).parents[1] / "far_workers.py", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

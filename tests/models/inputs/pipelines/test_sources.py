@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.imported import ran
 from tests.models.inputs.pipelines.jpegs import folder
 
 SCRIPT = Path(__file__).with_name("read_sources.py")
@@ -23,20 +22,9 @@ KIND = {"tf_data": "thread", "grain": "thread", "data_loader": "process", "py_da
 
 
 def read(backend: str, path: Path, *cases: dict[str, Any]) -> list[dict[str, Any]]:
-    done = run(SCRIPT, str(path), *map(json.dumps, cases), backend=backend, limit_s=300)
+    done = ran(backend, SCRIPT, str(path), *map(json.dumps, cases), limit_s=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def run(script: Path, *arguments: str, backend: str, limit_s: float) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": backend,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONPATH": str(SCRIPT.parents[4]),
-    }
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=limit_s)
 
 
 def check(one: dict[str, Any], dtype: str = "uint8") -> None:
@@ -82,7 +70,7 @@ def test_source_holds_as_many_batches_as_it_states(
 ) -> None:
     """An epoch that began with a batch more would get it for free."""
     asked = (pipeline, kind, str(workers), str(prefetch))
-    done = run(SCRIPT.with_name("held_batches.py"), *asked, str(tmp_path / "made"), backend=backend, limit_s=120)
+    done = ran(backend, SCRIPT.with_name("held_batches.py"), *asked, str(tmp_path / "made"), limit_s=120)
     assert done.returncode == 0, done.stderr
     held, depth = map(int, done.stdout.split())
     assert depth == held
@@ -103,7 +91,7 @@ def test_step_of_the_stand_in_device_takes_its_time_once_and_little_cpu_time(bac
 def test_more_threads_than_cpus_prepare_batches_at_the_same_time(backend: str) -> None:
     """tf.data's own pool has a thread per CPU, however many calls of a map may run in parallel."""
     workers = (os.cpu_count() or 1) + 2
-    done = run(SCRIPT.with_name("meet_workers.py"), backend, str(workers), backend=backend, limit_s=120)
+    done = ran(backend, SCRIPT.with_name("meet_workers.py"), backend, str(workers), limit_s=120)
     assert done.stdout == "met\n"
 
 

@@ -10,6 +10,7 @@ import pytest
 from keras_matrix.records.traces.neutral import Phase, Span, TrackKind
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.xspace import reader, tracks
+from tests.conftest import NIGHTLY
 from tests.records.traces.synthetic import STATS, Made, message, plane
 
 NAMES = Names(["dense"], "functional", "adam")
@@ -418,7 +419,8 @@ def test_a_file_that_is_damaged_or_breaks_off_anywhere_is_read_or_refused(
     lines = {"main": [("kbm:step:1", 0, 9, {}), ran("dot.1", 1, 1, _p=7), ("end: dot.1", 2, 1, {"_c": 7})]}
     whole = message(metadata("jit_step(9)", program(**{"dot.1": ("dot", DOT)})), plane("/host:CPU", lines))
     cut = [whole[:size] for size in range(len(whole))]
-    changed = [whole[:at] + byte + whole[at + 1 :] for at in range(len(whole)) for byte in (b"\0", b"\x7f", b"\xff")]
+    places = range(0, len(whole), 1 if NIGHTLY else 3)
+    changed = [whole[:at] + byte + whole[at + 1 :] for at in places for byte in (b"\0", b"\x7f", b"\xff")]
     found = []
     for data in (*cut, *changed):
         monkeypatch.setattr(reader, "read_plain", lambda *_, data=data: data)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.runner.cli.main import main
+from tests.imported import ran
 from tests.sessions import counted_records
 
 SCRIPT = Path(__file__).with_name("received_batches.py")
@@ -21,14 +19,7 @@ CASES = 25
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_train_step_receives_what_plain_fit_gives(backend: str) -> None:
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": backend,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONPATH": str(SCRIPT.parents[4]),
-    }
-    command = [sys.executable, str(SCRIPT), "3", str(CASES)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = ran(backend, SCRIPT, "3", str(CASES))
     assert done.returncode == 0, done.stderr
     received = json.loads(done.stdout.splitlines()[-1])
     assert len(received["cases"]) == CASES

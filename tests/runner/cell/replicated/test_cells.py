@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +13,33 @@ import pytest
 
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
-from tests.conftest import make_settings
+from tests.conftest import CPUS, make_settings
 from tests.real_cells import real_cell
 from tests.workloads.devices import ROWS
 
-# Each replica needs a CPU of its own, which tests that share the machine do not have.
-pytestmark = [pytest.mark.process, pytest.mark.alone]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("replicas")]
 ROOT = str(Path(__file__).parents[4])
 STEPS, EPOCHS = 40, 3  # more steps than XLA's collectives on a CPU may be ahead
 DONE = (Status.OK, Status.UNSTABLE)
 BACKENDS = ("tensorflow", "jax", "torch")
 
 
-@pytest.fixture(autouse=True)
-def two_cpus() -> None:
-    if len(os.sched_getaffinity(0)) < 2:
+@pytest.fixture(scope="module", autouse=True)
+def all_cpus() -> Iterator[None]:
+    """Let the cells use every CPU: each of two devices needs one."""
+    if len(CPUS) < 2:
         pytest.skip("two devices need two CPUs")
+    held_to = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CPUS)
+    yield
+    os.sched_setaffinity(0, held_to)
+
+
+@pytest.fixture(scope="module")
+def executor(all_cpus: None) -> Iterator[ProcessExecutor]:
+    """Its servers, whose CPUs the cells have, are started with all of them."""
+    with contextlib.closing(ProcessExecutor(start="fork", mark=uuid.uuid4().hex)) as made:
+        yield made
 
 
 class Cells:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.imported import ran
 
 pytestmark = pytest.mark.process
 
@@ -50,8 +48,8 @@ print(model.train_function is plain, "all-reduce.5" in COLLECTIVES, "dot.5" in C
 
 def printed(backend: str, program: str) -> list[str]:
     """Return the lines that a program prints in a new interpreter with this backend."""
-    environment = os.environ | {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "-1"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    done = ran(backend, program)
+    assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 

@@ -109,7 +109,6 @@ def test_invalid_seconds_are_refused_with_the_flag_named(text: str, capsys: pyte
     assert capsys.readouterr().err == f"runner: --seconds: must be a number from 3 to 600, got {text!r}\n"
 
 
-@pytest.mark.alone
 @pytest.mark.process
 def test_the_real_command_examines_this_machine(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "keras_matrix.runner.cli.main", "check", "--seconds", "4", "--json"]

@@ -102,14 +102,9 @@ def processes_with(text: str) -> list[int]:
     ("workload", "params", "status", "reason"),
     [
         ("well", {}, Status.OK, None),
-        ("raising", {}, Status.ERROR, "RuntimeError: the workload says no"),
         pytest.param("segfaulting", {}, Status.CRASH, "ended by signal 11", marks=CRASHED),
-        pytest.param("killed", {}, Status.CRASH, "ended by signal 9", marks=CRASHED),
         pytest.param("exiting", {"code": 3}, Status.ERROR, f"exit code 3: {NO_RESULT}", marks=EXITED),
-        pytest.param("exiting", {"code": 0}, Status.ERROR, NO_RESULT, marks=WITHOUT_RESULT),
-        ("diverging", {}, Status.DIVERGED, "the loss was not finite in epoch"),
         pytest.param("linking", {}, Status.ERROR, "bad_result: a link, which is not followed", marks=REPLACED),
-        pytest.param("piping", {}, Status.ERROR, "bad_result: not a regular file", marks=REPLACED),
     ],
 )
 def test_each_kind_of_end_has_its_status_and_the_next_cell_runs(
@@ -121,12 +116,32 @@ def test_each_kind_of_end_has_its_status_and_the_next_cell_runs(
     status: Status,
     reason: str | None,
 ) -> None:
-    """After each kind of end a server forks a further cell; a fresh interpreter follows one of them."""
+    """After each kind of end a server forks a further cell."""
     record = run(executor, make_job(tmp_path, workload, params=params))
     assert record.status is status or (record.status in MEASURED and status is Status.OK), record
     assert (record.reason or "").startswith(reason or "")
-    if workload == "killed" or (executor is forking and workload != "well"):
+    if executor is forking and workload != "well":
         assert run(executor, make_job(tmp_path, "well")).status in MEASURED
+
+
+@pytest.mark.parametrize("executor", ["fork", pytest.param("fresh", marks=pytest.mark.nightly)], indirect=True)
+@pytest.mark.parametrize(
+    ("workload", "params", "status", "reason"),
+    [
+        ("raising", {}, Status.ERROR, "RuntimeError: the workload says no"),
+        pytest.param("killed", {}, Status.CRASH, "ended by signal 9", marks=CRASHED),
+        pytest.param("exiting", {"code": 0}, Status.ERROR, NO_RESULT, marks=WITHOUT_RESULT),
+        ("diverging", {}, Status.DIVERGED, "the loss was not finite in epoch"),
+        pytest.param("piping", {}, Status.ERROR, "bad_result: not a regular file", marks=REPLACED),
+    ],
+)
+def test_each_further_end_has_its_status_and_the_next_cell_runs(
+    executor: ProcessExecutor, tmp_path: Path, workload: str, params: dict[str, Any], status: Status, reason: str
+) -> None:
+    record = run(executor, make_job(tmp_path, workload, params=params))
+    assert record.status is status, record
+    assert (record.reason or "").startswith(reason)
+    assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
 def test_injected_slowdown_is_part_of_the_measured_model(forking: ProcessExecutor, tmp_path: Path) -> None:

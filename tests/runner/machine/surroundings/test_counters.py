@@ -179,7 +179,6 @@ def test_close_closes_every_file(tmp_path: Path) -> None:
     assert sampler.read().totals.cpu_total_s is None
 
 
-@pytest.mark.alone
 @pytest.mark.process
 def test_kernel_counters_include_the_cpu_time_of_a_process() -> None:
     script = "import time\nwhile time.process_time() < 1.0: pass\nprint(flush=True)\ninput()"

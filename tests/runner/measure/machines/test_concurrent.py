@@ -32,13 +32,13 @@ from tests.fakes.executor import FakeExecutor
 
 MATRIX = """\
 version: 1
-defaults: {repeats: 3, epochs: 3, steps_per_epoch: 4}
+defaults: {repeats: 2, epochs: 3, steps_per_epoch: 4}
 backends: [jax, torch]
 cells:
   - {workload: mnist_mlp, batch_size: [16, 32, 64, 128]}
   - {workload: gru, batch_size: [16, 32]}
 """
-CELLS, REPEATS = 12, 3
+CELLS, REPEATS = 12, 2
 
 
 class AtPlace(FakeExecutor):
@@ -183,7 +183,7 @@ def test_every_cell_is_measured_once_and_a_comparison_at_one_place_only(capsys: 
 
 
 def test_across_nodes_lets_the_blocks_of_a_comparison_run_at_several_places(folder: Path) -> None:
-    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 3,", "repeats: 40, across_nodes: true,"))
+    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 2,", "repeats: 12, across_nodes: true,"))
     _, records = run(FakePlaces([place("a"), place("b")]))
     blocks: dict[tuple[str, int, int], set[str]] = {}
     for record in records:
@@ -223,7 +223,7 @@ class LostInCalibration(AtPlace):
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_place_that_is_lost_during_a_calibration_costs_one_attempt(folder: Path, number: int) -> None:
     """If one cell had measured its step, its time alone decides nothing: torch would need half as many steps."""
-    (folder / "matrix.yaml").write_text(MATRIX.replace(", steps_per_epoch: 4", "").replace("repeats: 3", "repeats: 1"))
+    (folder / "matrix.yaml").write_text(MATRIX.replace(", steps_per_epoch: 4", "").replace("repeats: 2", "repeats: 1"))
     executor = LostInCalibration()
     executor.place, executor.lost_calibration = FakePlace("a", executor), number
     code, records = run(FakePlaces([executor.place], later=place("b")))
