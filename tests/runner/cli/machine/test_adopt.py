@@ -13,7 +13,7 @@ from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.matrix.reader import expand, load
 from keras_matrix.runner.service import adopt
 from tests.golden import Golden
-from tests.transcripts import transcript
+from tests.transcripts import Transcript
 
 MARK = "from pathlib import Path\nPath('was_run').write_text('x')\n"
 PROGRAM = "import keras\nmodel = keras.Sequential([keras.layers.Dense(1)])\nmodel.compile('sgd', 'mse')\n"
@@ -52,26 +52,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "project"
 
 
-def test_what_adopt_prints_and_writes(
-    project: Path, capsys: pytest.CaptureFixture[str], golden: Golden, tmp_path: Path
-) -> None:
+def test_what_adopt_prints_and_writes(project: Path, transcript: Transcript, golden: Golden, tmp_path: Path) -> None:
     (project / "empty").mkdir()
     (project / "empty" / "a.py").write_text("print(1)")
-    text = transcript(
-        capsys,
-        [
-            "adopt --list project",
-            "adopt project",
-            "adopt project",
-            "adopt project/finetune.py",
-            "adopt project/broken.py",
-            "adopt project/empty",
-            "adopt project --data x",
-            "adopt nowhere",
-        ],
+    transcript.run(
+        "adopt --list project",
+        "adopt project",
+        "adopt project",
+        "adopt project/finetune.py",
+        "adopt project/broken.py",
+        "adopt project/empty",
+        "adopt project --data x",
+        "adopt nowhere",
     )
     matrix_text = (project / "matrix.yaml").read_text()
-    golden.check("adopt.txt", f"{text}\n# matrix.yaml\n{matrix_text}".replace(str(tmp_path), ""))
+    golden.check("adopt.txt", f"{transcript.text}\n# matrix.yaml\n{matrix_text}".replace(str(tmp_path), "/FOLDER"))
 
 
 def test_nothing_of_the_project_is_run_or_written_but_the_matrix(project: Path) -> None:
