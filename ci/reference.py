@@ -219,6 +219,7 @@ def keys_page() -> str:
         "What they do together: [matrix.md](../matrix.md). A setting or a parameter may be a list, which is an axis.\n",
         f"## Top level\n\n{words_of(grammar.TOP_KEYS)}\n{keys(grammar.FILE_RULES)}",
         f"## An entry of cells\n\n{words_of(grammar.ENTRY_KEYS)}\nEvery setting and limit below is a key, too.\n",
+        f"## A program as a workload\n\n{words_of(grammar.SCRIPT_KEYS)}\n{keys(grammar.PROGRAM_KEYS)}",
         f"## Settings\n\n{keys(grammar.SETTINGS)}",
         f"## Limits\n\nOne value for an entry, not part of a cell's identity.\n\n{keys(grammar.LIMITS)}",
         f"## {instrument_keys.TRACE}\n\n{instrument_keys.MEANING.capitalize()}.\n\n{keys(trace)}",

@@ -65,9 +65,12 @@ def with_figures(times: Times, work: EpochWork) -> Times:
 
     There must be at least one measured epoch, and none without a duration.
     """
-    measured_s, short_s = times.epoch_times_s, times.short_epoch_times_s
-    mean_s, samples = fmean(measured_s), work.samples_a_step
-    samples_per_s = None if samples is None else work.steps * samples / mean_s
+    times = _with_parts(times, work.steps)
+    if times.training_times_s and times.whole_epoch_steps is None:
+        return _of_steps_alone(times, work)
+    measured_s, short_s = whole_epochs_s(times, work.steps), times.short_epoch_times_s
+    mean_s, samples, steps = fmean(measured_s), work.samples_a_step, times.whole_epoch_steps or work.steps
+    samples_per_s = None if samples is None else steps * samples / mean_s
     tokens = work.tokens_a_sample
     return replace(
         times,
@@ -75,13 +78,71 @@ def with_figures(times: Times, work: EpochWork) -> Times:
         epoch_time_median_s=median(measured_s),
         epoch_time_mean_s=mean_s,
         epoch_time_p95_s=quantile(measured_s, 95),
-        step_time_s=mean_s / work.steps,
+        step_time_s=mean_s / steps,
         samples_per_s=samples_per_s,
-        steps_per_s=work.steps / mean_s,
+        steps_per_s=steps / mean_s,
         tokens_per_s=None if samples_per_s is None or tokens is None else samples_per_s * tokens,
         short_epoch_steps=work.short_steps if short_s else None,
         fixed_time_per_epoch_s=_fixed_time(measured_s, short_s, work),
-        suite_total_time_s=_suite_total(measured_s, short_s, work),
+        suite_total_time_s=None if times.training_times_s else _suite_total(measured_s, short_s, work),
+    )
+
+
+def parts_problem(times: Times, steps: int) -> str | None:
+    """Return why the parts of epochs that were cut after so many steps are impossible, or None."""
+    if not (times.training_times_s or times.lead_times_s):
+        return "no epoch was cut, but it states the steps of whole ones" if times.whole_epoch_steps else None
+    parts = times.lead_times_s, times.training_times_s, times.epoch_times_s
+    if len(set(map(len, parts))) > 1:
+        return "it has the parts of other epochs than those that were measured"
+    if any(not 0 < lead_s <= training_s <= epoch_s for lead_s, training_s, epoch_s in zip(*parts, strict=True)):
+        return "the parts of an epoch are longer than the epoch"
+    if (times.whole_epoch_steps or steps) < steps or (times.lead_steps or 0) < 1:
+        return f"an epoch of {times.whole_epoch_steps} steps was cut after {steps}, the first {times.lead_steps} apart"
+    return None
+
+
+def whole_epochs_s(times: Times, steps: int) -> list[float]:
+    """Return the seconds of each measured epoch, which has so many steps; of one that was cut those of a whole one.
+
+    The steps that were left out are taken to last as long as the mean of those after its lead-in.
+    """
+    if times.whole_epoch_steps is None:
+        return times.epoch_times_s
+    left_out = times.whole_epoch_steps - steps
+    pairs = zip(times.epoch_times_s, _step_times_s(times, steps), strict=True)
+    return [epoch_s + left_out * step_s for epoch_s, step_s in pairs]
+
+
+def _step_times_s(times: Times, steps: int) -> list[float]:
+    """Return the mean time of a training step in each epoch that was cut."""
+    lead_steps = times.lead_steps or 0
+    if lead_steps >= steps:
+        return [training_s / steps for training_s in times.training_times_s]
+    pairs = zip(times.training_times_s, times.lead_times_s, strict=True)
+    return [(training_s - lead_s) / (steps - lead_steps) for training_s, lead_s in pairs]
+
+
+def _with_parts(times: Times, steps: int) -> Times:
+    """Return the times with the mean parts of the epochs that were cut; unchanged if none was."""
+    if not times.training_times_s:
+        return times
+    ends_s = [
+        epoch_s - training_s for epoch_s, training_s in zip(times.epoch_times_s, times.training_times_s, strict=True)
+    ]
+    return replace(times, training_step_time_s=fmean(_step_times_s(times, steps)), epoch_end_time_s=fmean(ends_s))
+
+
+def _of_steps_alone(times: Times, work: EpochWork) -> Times:
+    """Return the times with the figures of a training step: of a whole epoch, whose length is not known, none are."""
+    step_s = times.training_step_time_s
+    assert step_s is not None
+    return replace(
+        times,
+        first_epoch_time_s=times.discarded_epoch_times_s[0] if times.discarded_epoch_times_s else None,
+        step_time_s=step_s,
+        samples_per_s=None if work.samples_a_step is None else work.samples_a_step / step_s,
+        steps_per_s=1 / step_s,
     )
 
 

@@ -184,6 +184,24 @@ class Times:
     call_time_p50_s: float | None = about("predict, generate: median time of one call", default=None)
     call_time_p99_s: float | None = about("predict, generate: 99th percentile of the time of one call", default=None)
     training_time_s: float | None = about("total: first step, calibration and every epoch", default=None)
+    calls_before_time_s: float | None = about(
+        "of a program: its calls of fit, evaluate and predict before the measured one; a part of the build time",
+        default=None,
+    )
+    lead_times_s: list[float] = about(
+        "of each measured epoch that was cut: until its first lead_steps were done", default_factory=list
+    )
+    training_times_s: list[float] = about("of each of these: until its last step was done", default_factory=list)
+    lead_steps: int | None = about("first steps of an epoch that was cut, which also open its source", default=None)
+    whole_epoch_steps: int | None = about(
+        "steps of a whole epoch where epochs were cut; null if they were not, or if it is not known", default=None
+    )
+    training_step_time_s: float | None = about(
+        "where epochs were cut: mean time of a training step after the first lead_steps", default=None
+    )
+    epoch_end_time_s: float | None = about(
+        "where epochs were cut: mean time after the last step: validation, callbacks, checkpoints", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)

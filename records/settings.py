@@ -32,6 +32,8 @@ IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
 # returns a source for fit, that batches come from there.
 OWN_OPTIONS = ("eager", "feed", "samples", "steps_per_execution")
 FROZEN_QUANTIZATIONS = ("int8", "int4")  # of a workload's parameter: its weights have no gradients
+CUT_BEFORE = "cut"  # of the parameter `before` of a program: calls before the measured one are cut short
+ALL_STEPS = "all"  # of its parameter `most_steps`: epochs are whole, however long they are
 SCRIPT = "script:"
 """What the workload of a program begins with; the program's path in its project follows."""
 # The settings that a program's cell takes, whichever of its calls is measured, and those of a kind of call alone.
@@ -117,9 +119,14 @@ class Settings:
         return self.workload.removeprefix(SCRIPT) if is_script(self.workload) else ""
 
 
+def call_kind(call: object) -> str:
+    """Return the kind of the call of a program that a choice names, as in `fit:2` or `fit train.py:31`."""
+    return str(call).partition(" ")[0].partition(":")[0]
+
+
 def call_phase(call: object) -> str | None:
     """Return the phase of the call of a program that a choice names; None for a number. The default call trains."""
-    kind = str(call).partition(" ")[0]
+    kind = call_kind(call)
     if kind.isdecimal():
         return None
     return PREDICT if kind in ("evaluate", "predict", "predict_on_batch") else FIT
@@ -127,7 +134,7 @@ def call_phase(call: object) -> str | None:
 
 def program_settings(call: object) -> frozenset[str]:
     """Return the settings that may be set for a choice of a program's call; its kind is known in its cell at last."""
-    kind = str(call).partition(" ")[0]
+    kind = call_kind(call)
     kinds = (kind,) if kind in OF_CALLS else ("fit", "steps", "step")
     return OF_PROGRAMS.union(*(OF_CALLS[name] for name in kinds))
 

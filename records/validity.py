@@ -18,7 +18,13 @@ from keras_matrix.records.schema import Record, Times
 # A ratio of such numbers, and its square, is a finite number that is not 0.
 SMALLEST, LARGEST = 1e-30, 1e30
 NAMING = ("settings", "device", "machine", "versions")  # the members of a record that name and identify a cell
-_LISTS = ("discarded_epoch_times_s", "epoch_times_s", "short_epoch_times_s")
+_LISTS = (
+    "discarded_epoch_times_s",
+    "epoch_times_s",
+    "short_epoch_times_s",
+    "lead_times_s",
+    "training_times_s",
+)
 _TIMES = tuple(field.name for field in fields(Times) if field.name not in _LISTS)
 _times = attrgetter(*_TIMES)
 _lists = attrgetter(*_LISTS)

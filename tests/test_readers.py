@@ -77,6 +77,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "runner/checks/roofline.py": (1, OWN),
     "runner/cli/look/list_.py": (1, OWN),
     "runner/service/first_hour.py": (1, NAMED),
+    "runner/service/script.py": (1, "the user's own project, to see whether it has changed"),
     "runner/service/starter.py": (1, OWN),
     "runner/service/trace.py": (
         1,

@@ -66,7 +66,7 @@ def epoch_quantiles(record: Record) -> tuple[float | None, float | None]:
     """
     if len(record.times.epoch_times_s) == 1:
         return None, None
-    steps = record.resolved.steps_per_epoch if record.resolved else 0
+    steps = record.times.whole_epoch_steps or (record.resolved.steps_per_epoch if record.resolved else 0)
     epochs_s = (record.times.epoch_time_median_s, record.times.epoch_time_p95_s)
     median_s, p95_s = (epoch_s / steps if epoch_s is not None and steps else None for epoch_s in epochs_s)
     return median_s, p95_s

@@ -181,6 +181,17 @@ STATISTICS = (
               over_processes(lambda record: record.times.first_step_time_s), in_tables=False),
     Statistic("times.epoch_time_median_s", "steady epoch", "s",
               "Median of a process’s measured epochs.", lambda cell: cell.epoch_time_s, always=True),
+    Statistic("times.training_step_time_s", "training step", "s",
+              "Mean time of a training step where a program’s epochs were cut, without the beginning of an epoch, "
+              "which opens its source, and without its end.",
+              over_processes(lambda record: record.times.training_step_time_s), MILLISECOND),
+    Statistic("times.epoch_end_time_s", "epoch end", "s",
+              "Mean time from the last step to the end of an epoch where a program’s epochs were cut: validation, "
+              "callbacks, checkpoints.",
+              over_processes(lambda record: record.times.epoch_end_time_s)),
+    Statistic("times.calls_before_time_s", "calls before", "s",
+              "Time of a program’s calls of fit, evaluate and predict before the measured one, as written or cut.",
+              over_processes(lambda record: record.times.calls_before_time_s)),
     Statistic("times.call_time_p50_s", "call, p50", "s",
               "Median of the time of single calls of predict or generate.",
               _of_calls(lambda record: record.times.call_time_p50_s), MILLISECOND),

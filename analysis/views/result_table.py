@@ -31,6 +31,7 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import Hidden
 from keras_matrix.analysis.stats.suite import Suite, suite
 from keras_matrix.records.schema import Status
+from keras_matrix.records.text import plural, seconds
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.roofline import PeakShare
@@ -103,8 +104,9 @@ class CellView:
 class WorkView:
     """One work: its cells in the order of its row, whether they did the same work, and what would decide it.
 
-    `advice` is empty for a verdict that is not open. `notes` are what several devices gain, what warm caches save and
-    what Keras costs, a line each. `device_checks` say whether several devices do the work of one.
+    `advice` is empty for a verdict that is not open. `notes` are the parts of epochs that were cut, what several
+    devices gain, what warm caches save and what Keras costs, a line each. `device_checks` say whether several devices
+    do the work of one.
     """
 
     row: Row
@@ -228,11 +230,32 @@ def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> R
             run_context.same_work(row),
             run_context.on_several_devices(row),
             advice.get(row.key, ""),
-            gains.notes(row),
+            (*_cut_epochs(row), *gains.notes(row)),
         )
         for row in rows
     ]
     return ResultTable(tuple(works), run_context, tuple(gains.keras_costs.values()))
+
+
+def _cut_epochs(row: Row) -> list[str]:
+    """Return a line for each cell whose epochs were cut: the time of a step, of an epoch's end, of a whole epoch."""
+    lines = []
+    for backend, cell in row.cells.items():
+        times = next((record.times for record in cell.measured if record.times.training_step_time_s), None)
+        if times is None:
+            continue
+        figures = cell_statistics.values(cell)
+        step_text = seconds(figures["times.training_step_time_s"])
+        end_text = seconds(figures["times.epoch_end_time_s"])
+        whole_text = (
+            "a whole epoch is not known"
+            if times.whole_epoch_steps is None
+            else f"extrapolated to {plural(times.whole_epoch_steps, 'step')}: {seconds(cell.epoch_time_s)} an epoch"
+        )
+        lines.append(
+            f"epochs were cut: {backend}: {step_text} a training step, {end_text} an epoch's end; {whole_text}"
+        )
+    return lines
 
 
 def _cell(row: Row, backend: str, run_context: RunContext, gains: _Gains) -> CellView:

@@ -31,6 +31,7 @@ from keras_matrix.dashboards.charts.dot_plots import (
 )
 from keras_matrix.dashboards.charts.picture import MIDDLE, TO_MIDDLE, Dot, Mark, MarkGroup, Segment, Word, slot_of
 from keras_matrix.dashboards.report.device_memory import device_unit
+from keras_matrix.records.epoch_figures import whole_epochs_s
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import FIT
 from keras_matrix.records.text import SECOND, Unit, integer, interval, plural, quantity, unit_for
@@ -100,7 +101,8 @@ def _per_step(record: Record) -> list[float]:
         return [figure] if (figure := figure_value(record)) else []
     if record.resolved is None or not record.resolved.steps_per_epoch:
         return []
-    return [seconds / record.resolved.steps_per_epoch for seconds in record.times.epoch_times_s]
+    steps = record.resolved.steps_per_epoch
+    return [seconds / (record.times.whole_epoch_steps or steps) for seconds in whole_epochs_s(record.times, steps)]
 
 
 def _epoch_picture(row: Row) -> StripPicture | None:

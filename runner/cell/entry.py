@@ -42,6 +42,7 @@ LONGEST_SOCKET_FOLDER = 64
 MESSAGE_CHARACTERS = 4000
 INSTALLED = ("/site-packages/", "/dist-packages/", f"{Path(os.__file__).parent}/", f"{keras_matrix.__path__[0]}/")
 LINE_LIMIT = 3000
+NOT_REACHED = ("URLError", "HTTPError", "gaierror")  # errors of downloads, by name: their modules are not imported here
 CODE_CHARACTERS = 120
 # A test compares it with the class, which is not imported here: it would import NumPy before the backend.
 DATA_ERROR = "keras_matrix.models.inputs.stored.sample.InputDataError"
@@ -115,6 +116,11 @@ def _work(job: Job, import_time_s: float, start: str) -> None:
         from keras_matrix.runner.cell.fc import measure_fc
 
         write_result(job, measure_fc(job, import_time_s, start))
+        return
+    if job.scouts:
+        from keras_matrix.runner.cell.scout import scout_script
+
+        scout_script(job)
         return
     if job.settings.script:
         from keras_matrix.runner.cell.script import measure_script
@@ -272,6 +278,8 @@ def _advice(error: BaseException, place: _Place | None, job: Job) -> str | None:
     if place is None:
         return None
     text, backend = str(error), job.settings.backend
+    if job.settings.script and (advice := _advice_to_program(error)) is not None:
+        return advice
     if isinstance(error, ModuleNotFoundError) and error.name and _users_file(error.name, job) is None:
         module = error.name.partition(".")[0]
         return f"install {_PACKAGES.get(module, module)} for the Python of the cells, or leave out what imports it"
@@ -295,6 +303,15 @@ def _advice(error: BaseException, place: _Place | None, job: Job) -> str | None:
             return f"the line uses {library} on {backend}: use keras.ops and keras.Variable, or leave out {backend}"
     if backend == "jax" and _TRACED.match(type(error).__name__):
         return "on JAX a step is traced, and has no values in Python: use keras.ops, without numpy() or float()"
+    return None
+
+
+def _advice_to_program(error: BaseException) -> str | None:
+    """Return what to do about what a program finds at a desk, and not in a cell."""
+    if isinstance(error, EOFError) and "EOF when reading a line" in str(error):
+        return "nobody answers input() in a measured program: give it the text as an argument"
+    if isinstance(error, ConnectionError) or type(error).__name__ in NOT_REACHED:
+        return "each cell has a new home folder, without earlier downloads: read a file of the project instead"
     return None
 
 

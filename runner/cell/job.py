@@ -44,6 +44,51 @@ class ParityWorker:
     correct: list[Operation] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class ScoutedCall:
+    """A call site of a program, as a scouting process saw it: its kind, `FILE:LINE`, and its place in their order.
+
+    `number` counts all call sites in the order of their first calls, `nth` those of its kind; both from 1. `calls` is
+    how often it was called, `epochs` the epochs that these calls asked for together, and `steps` those of all these
+    epochs. Where Keras does not know the length of a source, `steps` counts what ran of it: then `is_exact` is False.
+    `epoch_steps` are the steps of an epoch of the latest call, None if not known. `step_time_s` is the time of a step
+    after the first one, and `end_time_s` the estimated time of an epoch's validation. With `is_running` the process
+    was still in it.
+    """
+
+    kind: str
+    place: str
+    number: int
+    nth: int
+    calls: int = 0
+    epochs: int = 0
+    steps: int = 0
+    is_exact: bool = True
+    epoch_steps: int | None = None
+    step_time_s: float | None = None
+    end_time_s: float | None = None
+    is_running: bool = False
+
+    @property
+    def name(self) -> str:
+        """The choice that names it whichever line it is on, such as `fit:2`."""
+        return f"{self.kind}:{self.nth}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scouted:
+    """What a scouting process has seen so far: the calls, and the files of the project that Python read.
+
+    `has_ended` is whether the program ended by itself, `problem` the error with which it did.
+    """
+
+    nonce: str
+    calls: list[ScoutedCall] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    has_ended: bool = False
+    problem: str | None = None
+
+
 class _InFolder:
     """The path of a name in a job's folder."""
 
@@ -67,6 +112,7 @@ class Job:
     external command to run instead of a workload, and `outputs_dir` the folder for its output files. With `board` the
     process writes, after everything measured, files for TensorBoard, and `trace` is what to trace then. `steps_held` is
     the steps for which it prepares batches if its epochs use fewer, never more than one pass over the samples.
+    With `scouts` the process lists the calls of its program instead of measuring one (`runner.cell.scout`).
     `rendezvous` is given to a cell whose workers are on several machines, each of which has a process of this job.
     `gpus` are the GPUs that may be made visible to it.
     """
@@ -93,6 +139,7 @@ class Job:
     host_roots: list[str] = field(default_factory=list)
     rendezvous: Rendezvous | None = None
     gpus: GpuChoice = ANY_GPU
+    scouts: bool = False
 
     path = _InFolder("job.json")  # of the job itself
     result_path = _InFolder("result.json")
@@ -102,6 +149,7 @@ class Job:
     report_path = _InFolder("report")  # the pipe on which a task may report metrics
     reported_path = _InFolder("reported.jsonl")  # stores what came over that pipe
     tuning_path = _InFolder("xla.textproto")  # XLA's autotuning results; the suffix selects text
+    scouted_path = _InFolder("scouted.json")  # what a scouting process has seen so far
     trace_path = _InFolder("trace.json")  # a parity worker's output; its arrays are in the same folder
     traced_path = _InFolder("traced")  # the folder of the process's trace
     model_path = _InFolder("model.json")  # the model's description

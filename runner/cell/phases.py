@@ -21,21 +21,24 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import plural
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch, Feed, Feeder, counted_feed, make_batches, steps_of_pass
+from keras_matrix.runner.cell.called_fit import (
+    FitCall,
+    FitLog,
+    fit_as_called,
+    has_cache,
+    prefetched_note,
+    prefetches,
+    training_rows,
+)
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import (
     CallLog,
     EpochLog,
-    FitCall,
-    FitLog,
     Stretch,
     call_epochs,
-    fit_as_called,
     fit_epochs,
-    prefetched_note,
-    prefetches,
     step_time_by_doubling,
-    training_rows,
 )
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Turns
 from keras_matrix.runner.cell.work import Counting, Ledger, WeightChecksums, predicted, received_samples
@@ -47,8 +50,67 @@ SECOND_LENGTH_REPEAT = 0
 HIGH_RATE = 1e6
 
 
+SHOWN = 8  # step counts in a message
+UNFILLED_CACHE = (
+    "cache_unfilled: the data set has a cache, which only a whole epoch fills: the steps of a cut one read their data "
+    "anew, and may take longer than those of later epochs do; set most_steps: all to measure whole epochs"
+)
+
+
 class WorkMismatch(Exception):
     """The workload did not run the requested epochs, so that there is nothing to time. The message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalledFit:
+    """A call of `fit` that is measured; `text` names it in messages. Its work and notes go to the ledger.
+
+    An epoch of more than `most_steps` is cut after them.
+    """
+
+    call: FitCall
+    text: str
+    adapter: BackendAdapter
+    measured: MeasuredEpochs
+    ledger: Ledger
+    most_steps: int | None = None
+
+    def run(self, stretch: Stretch) -> tuple[FitLog, int]:
+        """Train the epochs of a stretch; return what they showed and the steps of each. Raises `WorkMismatch`."""
+        model, ledger = self.call.model, self.ledger
+        counting = Counting("epochs", model, 1, stretch.epochs)
+
+        def before(epoch: int) -> None:
+            if epoch == stretch.discard and model.built:
+                ledger.before = WeightChecksums.of(model)
+            stretch.before(epoch)
+
+        counting.begin()
+        log = fit_as_called(self.call, self.adapter, replace(stretch, before=before), counting, self.most_steps)
+        self.measured.end()
+        counting.steps = steps = steps_of_epochs(self.text, log.steps, stretch)
+        ledger.stretches.append(counting.stretch())
+        ledger.optimizer_replaced |= counting.optimizer_replaced
+        ledger.notes += log.notes
+        if prefetches(self.call.arguments):
+            ledger.notes.append(prefetched_note(self.text))
+        if log.is_cut and has_cache(self.call.arguments):
+            ledger.notes.append(UNFILLED_CACHE)
+        return log, steps
+
+
+def steps_of_epochs(text: str, steps: Sequence[int], stretch: Stretch) -> int:
+    """Return the steps of each measured epoch of the call that `text` names.
+
+    Raises `WorkMismatch` if they differ, or if not all epochs ran.
+    """
+    measured_steps = set(steps[stretch.discard :])
+    if len(steps) != stretch.epochs or measured_steps == {0}:
+        raise WorkMismatch(f"epochs: {text} must run {stretch.epochs}, got {len(steps)}")
+    if len(measured_steps) > 1:
+        some_text = ", ".join(map(str, steps[:SHOWN]))
+        raise WorkMismatch(f"steps: the epochs of {text} must have equally many, got {some_text}; give it whole passes")
+    return measured_steps.pop()
 
 
 @dataclass(slots=True)
@@ -190,23 +252,12 @@ class CalledTraining(Training):
     def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Train all epochs; return times, learning and steps. The first epoch has the first step, and is discarded."""
         settings = self._job.settings
-        counting = Counting("epochs", self.model, 1, settings.epochs)
-        counting.begin()
-        log = self._called(self._in_turn(), self._arguments, counting)
-        self._measured.end()
-        if len(log.epochs.times_s) != settings.epochs:
-            raise WorkMismatch(f"epochs: fit must run {settings.epochs}, got {len(log.epochs.times_s)}")
-        if len(set(log.steps)) > 1:
-            raise WorkMismatch(f"epochs: each must have the same steps, got {log.steps}; give fit whole passes")
-        self._steps = counting.steps = log.steps[0]
+        call = FitCall(self.model, self._arguments, self.model.fit)
+        log, steps = CalledFit(call, "fit", self._adapter, self._measured, self.ledger).run(self._in_turn())
+        self._steps = steps
         self._check_steps()
-        self.ledger.stretches.append(counting.stretch())
-        self.ledger.optimizer_replaced |= counting.optimizer_replaced
-        self.ledger.notes += log.notes
-        if prefetches(self._arguments):
-            self.ledger.notes.append(prefetched_note("fit"))
-        times = summarise(log.epochs.times_s, [], settings, self._steps)
-        return replace(times, training_time_s=sum(log.epochs.times_s)), learning_of(log.epochs), self._steps
+        times = summarise(log.epochs.times_s, [], settings, steps)
+        return replace(times, training_time_s=sum(log.epochs.times_s)), learning_of(log.epochs), steps
 
     def _check_steps(self) -> None:
         """Raise `WorkMismatch` if an epoch had not the batches of all samples that `fit` was given, where known.
@@ -223,14 +274,11 @@ class CalledTraining(Training):
         """Train further epochs of at most a pass, without validation; nothing is recorded."""
         arguments = {name: value for name, value in self._arguments.items() if not name.startswith("validation_")}
         arguments["steps_per_epoch"] = min(stretch.steps, self._steps)
-        self._called(stretch, arguments)
-
-    def _called(self, stretch: Stretch, arguments: dict[str, Any], counting: Counting | None = None) -> FitLog:
-        callbacks = arguments.get("callbacks")
         if stretch.callbacks:
+            callbacks = arguments.get("callbacks")
             own_callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []
-            arguments = {**arguments, "callbacks": [*own_callbacks, *stretch.callbacks]}
-        return fit_as_called(FitCall(self.model, arguments, self.model.fit), self._adapter, stretch, counting)
+            arguments["callbacks"] = [*own_callbacks, *stretch.callbacks]
+        fit_as_called(FitCall(self.model, arguments, self.model.fit), self._adapter, stretch)
 
     def _in_turn(self) -> Stretch:
         """Return the epochs, with a message about the time of a step before the second one, if the runner needs it.
@@ -242,8 +290,6 @@ class CalledTraining(Training):
         def before(epoch: int) -> None:
             if epoch == 1 and self._job.steps is None:
                 self._measured.turns.agree_on_steps((monotonic() - begun_s) / self._pass_steps())
-            if epoch == self._job.settings.discard:
-                self.ledger.before = WeightChecksums.of(self.model)
             stretch.before(epoch)
 
         return replace(stretch, before=before)

@@ -1,12 +1,8 @@
-"""Runs a program of a user's unchanged, and measures one of its calls of `fit`, `evaluate` or `predict`, or its loop.
+"""Measures one of the calls of a user's program: of `fit`, `evaluate` or `predict`, or its loop.
 
-The program runs as `python train.py ARGUMENTS` would: as `__main__`, with its own folder first among
-those of the user's modules. The folder is a copy of its project in the cell's scratch folder, so that what it writes
-and plots disturbs neither the project nor other cells: see `runner.cell.project`.
-
-Keras's methods are replaced until the measured call is reached: then they are Keras's own again. Calls before it run
-as written. Once it is measured its result is written and the process ends, without an exception that the program could
-catch; an error of the measurement is kept, whatever the program does with it.
+Calls before the measured one run as written, or are cut short. Once it is measured its result is written and the
+process ends, without an exception that the program could catch; an error of the measurement is kept, whatever the
+program does with it.
 
 A module of its own: only a cell of a program imports it.
 """
@@ -16,40 +12,41 @@ from __future__ import annotations
 import functools
 import math
 import os
-import runpy
-import shlex
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
-
-import keras
 
 from keras_matrix.models.workload import Built
 from keras_matrix.records import own_loop
 from keras_matrix.records.epoch_figures import program_work, with_figures
-from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Resolved, Times
-from keras_matrix.records.settings import FIT, PREDICT, Settings, program_settings
+from keras_matrix.records.settings import ALL_STEPS, CUT_BEFORE, FIT, PREDICT, Settings, program_settings
 from keras_matrix.records.text import plural
-from keras_matrix.runner.cell import backends, measure
-from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
-from keras_matrix.runner.cell.checks.devices import prove, refuse_devices
+from keras_matrix.runner.cell import measure
+from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.called_fit import FitCall, FitLog, prefetched_note, training_rows
+from keras_matrix.runner.cell.calls import (
+    STEP,
+    STEPS,
+    TRAINING,
+    Call,
+    MadeCall,
+    ObservedProgram,
+    ProgramEnds,
+    prepared,
+    run_short,
+)
+from keras_matrix.runner.cell.checks.devices import prove
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, leave, result_of, write_result
-from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called, prefetched_note, prefetches, training_rows
+from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
 from keras_matrix.runner.cell.options import applied, changed_options, check_backend, process_options
-from keras_matrix.runner.cell.phases import WorkMismatch, learning_of
-from keras_matrix.runner.cell.project import Originals
+from keras_matrix.runner.cell.phases import CalledFit, WorkMismatch, learning_of, steps_of_epochs
 from keras_matrix.runner.cell.work import (
     COUNTING_REPEAT,
-    Counting,
     Ledger,
     LoopWork,
     WeightChecksums,
@@ -59,14 +56,10 @@ from keras_matrix.runner.cell.work import (
     work_done,
 )
 
-METHODS = ("fit", "evaluate", "predict", "predict_on_batch")
-STEPS, STEP = "steps", "step"  # of a loop of one's own
-TRAINING = (FIT, STEPS, STEP)
 KERAS_BATCH = 32  # of arrays, where a call does not say
 # The calls of an epoch: the same on every backend, since epochs of other lengths are not compared.
 CALLS = {"predict": 1, "evaluate": 1, "predict_on_batch": 100}
 LOOP_STEPS = 50  # of an epoch of steps that are no pass, unless the matrix has another number
-SHOWN = 8
 # The settings that some calls do not take, with their values where the matrix does not set them.
 USUAL = {
     "eager": False,
@@ -81,28 +74,8 @@ LOOP_LINES = (
 )
 
 
-class ProgramEnds(BaseException):
-    """Ends the program at a call that would be measured again after an error that the program caught."""
-
-
 class NothingMeasured(Exception):
     """The program ended without the call that was to be measured. The message lists the calls that it made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call site of the program: its kind, `FILE:LINE`, and its number in the order of first calls, from 1."""
-
-    kind: str
-    place: str
-    number: int
-
-    def is_chosen(self, choice: str) -> bool:
-        """Return whether a choice names it: its number, kind, or kind and place; by default the first that trains."""
-        return choice in (str(self.number), self.kind, str(self)) if choice else self.kind in TRAINING
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,46 +89,31 @@ class Seen:
     model: Any = None
     own_options: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    cut: FitLog | None = None
 
 
-class Program:
+class Program(ObservedProgram):
     """One run of a program, whose calls are observed until the chosen one is measured."""
 
-    def __init__(self, job: Job, measurement: Measurement) -> None:
-        self._job = job
-        self._error: Exception | None = None
-        self.calls: dict[tuple[str, str], Call] = {}
+    def __init__(self, job: Job, adapter: BackendAdapter, measurement: Measurement) -> None:
+        super().__init__(job)
+        self._job, self._adapter, self._settings, self._measurement = job, adapter, job.settings, measurement
         self._choice = str(job.settings.params.get("call", ""))
-        self._root = Path(job.import_roots[0])
-        self._script = self._root / job.settings.script
-        self._words = shlex.split(str(job.settings.params.get("args", "")))
-        self._settings, self._measurement, self._pid = job.settings, measurement, os.getpid()
-        self._entered = threading.local()
-        self._replaced: list[tuple[type, str, Any]] = []
+        self._is_cut_before = job.settings.params.get("before") == CUT_BEFORE
+        self._error: Exception | None = None
         self._loop: OwnLoop | None = None
 
-    def run(self) -> None:
+    def measure(self) -> None:
         """Run the program until its call is measured, which ends the process.
 
         Raises the error of the measurement, else the program's own, else `NothingMeasured`.
         """
-        os.environ["MPLBACKEND"] = "Agg"
-        sys.argv[:] = [self._script.name, *self._words]
-        Originals(self._root).keep()
-        self._observe()
         ended_by = ""
         try:
-            runpy.run_path(str(self._script), run_name="__main__")
-        except ProgramEnds:
-            pass
-        except SystemExit as stop:
-            ended_by = f" by sys.exit({stop.code!r})"
+            ended_by = self.run()
         except Exception:
             if self._error is None:
                 raise
-        finally:
-            leave_copies(self._pid)
-            self._restore()
         raise self._error or NothingMeasured(self._nothing_text(ended_by))
 
     def _end(self, call: Call) -> NoReturn:
@@ -185,72 +143,43 @@ class Program:
 
     def _nothing_text(self, ended_by: str) -> str:
         call_text = f"the call {self._choice!r}" if self._choice else "a call of fit in its own process"
-        text = f"{self._script.name}: the program ended{ended_by} without {call_text}"
+        text = f"{self.script.name}: the program ended{ended_by} without {call_text}"
         if self._loop is not None:
             advice = "let it run longer, in a loop over epochs of its own, or set fewer epochs"
             return f"{text}: its loop ended {self._loop.epochs_text}; {advice}"
         if self.calls:
             text += f"; its calls: {', '.join(f'{call.number} {call}' for call in self.calls.values())}"
+        if self.started_at is not None:
+            where_text = f"it started another process at {self.started_at}, whose calls are not seen"
+            return f"{text}; {where_text}: measure the program that runs there"
         return text if self._choice or self.calls else f"{text}; {LOOP_LINES}"
 
-    def _observe(self) -> None:
-        self._restore()
-        own_loop.observer = self
-        for name in METHODS:
-            owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
-            original = vars(owner)[name]
-            setattr(owner, name, self._observed(name, original))
-            self._replaced.append((owner, name, original))
+    def called(self, made: MadeCall) -> Any:
+        """Measure the chosen call and end; run one before it."""
+        if made.call.is_chosen(self._choice) and self._loop is None and not _has_no_epoch(made):
+            self._measure(made)
+        begun_s = monotonic()
+        try:
+            return run_short(made, self._adapter).result if self._is_cut_before else made.run()
+        finally:
+            self._measurement.calls_before_s += monotonic() - begun_s
 
-    def _restore(self) -> None:
-        own_loop.observer = None
-        while self._replaced:
-            owner, name, original = self._replaced.pop()
-            setattr(owner, name, original)
-
-    def _observed(self, kind: str, original: Any) -> Any:
-        """Return Keras's method, observed; calls that it makes itself, such as those of validation, are not."""
-
-        @functools.wraps(original)
-        def observed(model: Any, *arguments: Any, **named_arguments: Any) -> Any:
-            if getattr(self._entered, "inside", False) or not self._replaced:
-                return original(model, *arguments, **named_arguments)
-            call = self._reached(kind)
-            self._entered.inside = True
-            try:
-                if call.is_chosen(self._choice) and self._loop is None:
-                    function = functools.partial(original, model)
-                    self._measure(call, model, function, (arguments, named_arguments))
-                return original(model, *arguments, **named_arguments)
-            finally:
-                self._entered.inside = False
-
-        return observed
-
-    def _measure(
-        self, call: Call, model: Any, function: Any, arguments: tuple[tuple[Any, ...], dict[str, Any]]
-    ) -> None:
-        """Measure a call of one of Keras's methods and end; a `fit` of zero epochs is left alone."""
-        positional, named_arguments = arguments
-        if call.kind == FIT:
-            fit = replace(FitCall.of(model, *positional, **named_arguments), function=function)
-            if int(fit.arguments.get("epochs", 1)) <= int(fit.arguments.get("initial_epoch") or 0):
-                return
+    def _measure(self, made: MadeCall) -> NoReturn:
         leave_copies(self._pid)
         try:
             with self._kept_error():
-                self._restore()
-                if call.kind == FIT:
-                    self._measurement.fit(call, fit)
+                self.restore()
+                if made.call.kind == FIT:
+                    self._measurement.fit(made.call, made.fit())
                 else:
-                    self._measurement.predictions(call, model, lambda: function(*positional, **named_arguments))
+                    self._measurement.predictions(made.call, made.model, made.run)
         finally:
-            self._observe()  # so that the next such call ends the program if it catches this error
-        self._end(call)
+            self.observe()  # so that the next such call ends the program if it catches this error
+        self._end(made.call)
 
     def steps(self, batches: Iterable[Any]) -> Iterable[Any]:
         """Return the batches of a loop: of one that is chosen those of the measured passes, else what it was given."""
-        call = self._reached(STEPS)
+        call = self.reached(STEPS)
         if not self._is_loop(call):
             return batches
         if isinstance(batches, Iterator):
@@ -273,7 +202,7 @@ class Program:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Return the context of one step of a loop."""
-        call = self._reached(STEP)
+        call = self.reached(STEP)
         if not self._is_loop(call):
             yield
             return
@@ -285,14 +214,13 @@ class Program:
             if self._loop.step_ended():
                 self._end(call)
 
-    def _reached(self, kind: str) -> Call:
-        """Return the call site of the call that is being made, by the innermost frame in the project."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and not frame.f_code.co_filename.startswith(f"{self._root}/"):
-            frame = frame.f_back
-        path = Path(frame.f_code.co_filename).relative_to(self._root) if frame else "elsewhere"
-        place = f"{path}:{frame.f_lineno if frame else 0}"
-        return self.calls.setdefault((kind, place), Call(kind, place, len(self.calls) + 1))
+
+def _has_no_epoch(made: MadeCall) -> bool:
+    """Return whether it is a call of `fit` of zero epochs, which is left alone."""
+    if made.call.kind != FIT:
+        return False
+    arguments = made.fit().arguments
+    return int(arguments.get("epochs", 1)) <= int(arguments.get("initial_epoch") or 0)
 
 
 class Measurement:
@@ -306,6 +234,7 @@ class Measurement:
         self._device: DeviceProof | None = None
         self._loop_work: LoopWork | None = None
         self._build_time_s = 0.0
+        self.calls_before_s = 0.0
         self._epochs = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
 
     def start(self, call: Call) -> Stretch:
@@ -333,32 +262,30 @@ class Measurement:
         """Return when the device has finished all work."""
         self._adapter.idle()
 
+    def _own_backend(self) -> list[str]:
+        """Return the note about a program that sets another backend before it imports Keras."""
+        own_backend, backend = os.environ.get("KERAS_BACKEND"), self._settings.backend
+        if own_backend == backend:
+            return []
+        return [f"own_options: the program sets KERAS_BACKEND to {own_backend}; {backend}, the cell's, was used"]
+
     def fit(self, call: Call, fit: FitCall) -> None:
         """Measure epochs of a call of `fit`, with the matrix's options where it sets them."""
         stretch, model, settings = self.start(call), fit.model, self._settings
         overridden = own_methods(model, FIT)
         applied_settings, own_options = applied(Built(model, _no_samples), settings)
         self._adapter.check(applied_settings)
-        ledger, counting = Ledger(), Counting("epochs", model, 1, settings.epochs)
-
-        def before(epoch: int) -> None:
-            if epoch == settings.discard and model.built:
-                ledger.before = WeightChecksums.of(model)
-            stretch.before(epoch)
-
-        counting.begin()
-        log = fit_as_called(fit, self._adapter, replace(stretch, before=before), counting)
-        self._epochs.end()
-        steps = _steps_of_epochs(call, log.steps, settings)
-        ledger.after, ledger.optimizer_replaced = WeightChecksums.of(model), counting.optimizer_replaced
-        counting.steps = steps
-        ledger.stretches.append(counting.stretch())
+        ledger = Ledger()
+        most_steps = settings.params.get("most_steps", ALL_STEPS)
+        most = most_steps if isinstance(most_steps, int) else None
+        log, steps = CalledFit(fit, str(call), self._adapter, self._epochs, ledger, most).run(stretch)
+        ledger.after = WeightChecksums.of(model)
         work = ledger.work_done(model, overridden, (self._adapter.platforms(model.variables), set()))
-        samples = _equal(counting.samples) or None
+        samples = _equal(ledger.stretches[-1].samples) or None
         if overridden and samples == steps:  # one for each step: a metric without the number of samples
             samples = None
-        notes = [*log.notes, *([prefetched_note(str(call))] if prefetches(fit.arguments) else [])]
-        seen = Seen(call, steps, samples, _batch_size(fit, samples, steps), model, own_options, notes)
+        seen = Seen(call, steps, samples, _batch_size(fit, samples, steps), model, own_options, ledger.notes)
+        seen = replace(seen, cut=log) if log.is_cut else seen
         self._finish(seen, log.epochs.times_s, work, learning_of(log.epochs))
 
     def predictions(self, call: Call, model: Any, function: Callable[[], Any]) -> None:
@@ -383,7 +310,7 @@ class Measurement:
     def loop(self, call: Call, steps: Sequence[int], times_s: Sequence[float], notes: Sequence[str] = ()) -> None:
         """Take the epochs of a program's own loop. What a step of it does is not counted, but it must train."""
         self._epochs.end()
-        count = _steps_of_epochs(call, steps, self._settings)
+        count = steps_of_epochs(str(call), steps, self._epochs.stretch(self._settings, 1))
         assert self._loop_work is not None
         work = self._loop_work.done(self._adapter, count, len(times_s))
         self._finish(Seen(call, count, notes=list(notes)), times_s, work, Learning())
@@ -395,6 +322,15 @@ class Measurement:
         resolved = measure.with_compilations(resolved, events, self._epochs.compiling)
         discarded_s, epochs_s = list(times_s[: settings.discard]), list(times_s[settings.discard :])
         times = Times(discarded_epoch_times_s=discarded_s, epoch_times_s=epochs_s, training_time_s=math.fsum(times_s))
+        times = replace(times, calls_before_time_s=self.calls_before_s)
+        if seen.cut is not None:
+            times = replace(
+                times,
+                lead_times_s=seen.cut.lead_times_s[settings.discard :],
+                training_times_s=seen.cut.training_times_s[settings.discard :],
+                lead_steps=seen.cut.lead_steps,
+                whole_epoch_steps=seen.cut.whole_steps,
+            )
         times = with_figures(times, program_work(resolved, settings))
         self.result = replace(
             result_of(self._job),
@@ -405,7 +341,7 @@ class Measurement:
             memory=measure.used_memory(allocated),
             versions=measure.found_versions(self._adapter),
             work=work,
-            program_notes=seen.notes,
+            program_notes=[*self._own_backend(), *seen.notes],
         )
 
     def _resolved(self, seen: Seen, start: str) -> Resolved:
@@ -538,17 +474,6 @@ def _equal(counts: Sequence[int | None]) -> int | None:
     return counts[0] if len(set(counts)) == 1 else None
 
 
-def _steps_of_epochs(call: Call, steps: Sequence[int], settings: Settings) -> int:
-    """Return the steps of each measured epoch. Raises `WorkMismatch` if they differ, or not all epochs ran."""
-    measured_steps = set(steps[settings.discard :])
-    if len(steps) != settings.epochs or measured_steps == {0}:
-        raise WorkMismatch(f"epochs: {call} must run {settings.epochs}, got {len(steps)}")
-    if len(measured_steps) > 1:
-        some_text = ", ".join(map(str, steps[:SHOWN]))
-        raise WorkMismatch(f"steps: the epochs of {call} must have equally many, got {some_text}")
-    return measured_steps.pop()
-
-
 def _batch_size(fit: FitCall, samples: int | None, steps: int) -> int | None:
     """Return the samples of a step: as the call says, else as Keras divides arrays, else by the samples counted."""
     arguments = fit.arguments
@@ -572,14 +497,5 @@ def measure_script(job: Job, import_time_s: float, start: str) -> None:
 
     The device is initialised by the program, or for the proof right before the measured call.
     """
-    settings = job.settings
-    measure.refuse_several_machines(settings)
-    if settings.devices > 1:
-        raise Unsupported("devices: a program decides itself on which devices it trains; set devices: 1")
-    refuse_devices(settings)
-    cuda_cache = inherited_environment.cuda_cache_state(os.environ)
-    adapter = backends.load(settings.backend)
-    adapter.configure(settings, job.compile_cache_dir)
-    measure.configure_keras(settings)
-    measure.seed_all(adapter, settings.seed)
-    Program(job, Measurement(job, adapter, (import_time_s, start, cuda_cache))).run()
+    adapter, cuda_cache = prepared(job)
+    Program(job, adapter, Measurement(job, adapter, (import_time_s, start, cuda_cache))).measure()

@@ -224,6 +224,10 @@ class EntryReader(ValueReader):
             params["call"] = (str(call),)
             if isinstance(call, bool) or not isinstance(call, str | int):
                 self.refuse((*path, "workload", "call"), f"must be the number or kind of a call, got {say(call)}")
+        for key, rule in grammar.PROGRAM_KEYS.items():
+            checked = self.scalar((*path, "workload", key), rule, value[key]) if key in value else None
+            if checked not in (None, grammar.AS_WRITTEN):
+                params[key] = (checked,)
         return params
 
     # One entry or include.

@@ -32,7 +32,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 USER_WORKLOAD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # The path of a program in its project; the JSON Schema uses the same pattern.
 SCRIPT_PATH = re.compile(r"(?!/)(?!.*(^|/)\.\.(/|$))[A-Za-z0-9_./ -]{1,190}\.py", re.ASCII)
-SCRIPT_KEYS = ("script", "args", "call")
+SCRIPT_KEYS = ("script", "args", "call", "before", "most_steps")
 _NOUNS = {"int": "a whole number", "float": "a number", "str": "text", "any": "true, false, a number or text"}
 _NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"
 _NOUNS["gpus"] = "a list of GPUs such as [0, 1] (0,1 on the command line): indices from 0 or UUIDs (GPU-...), each once"
@@ -282,6 +282,20 @@ ANY_BACKEND = ""  # names the environment of the backends that have none of thei
 ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
 USER_PARAM = ValueRule("any")
 ARGUMENTS = ValueRule("str")  # the words of a program's arguments, as a shell reads them
+AS_WRITTEN = "as_written"
+# How a program is measured, beside its arguments and its call.
+PROGRAM_KEYS: dict[str, ValueRule] = {
+    "before": ValueRule(
+        choices=(AS_WRITTEN, settings.CUT_BEFORE), meaning="calls before the measured one: as written, or cut short"
+    ),
+    "most_steps": ValueRule(
+        "int",
+        1,
+        1_000_000_000,
+        choices=(settings.ALL_STEPS,),
+        meaning="steps after which an epoch of fit is cut; by default as many as the time limit allows",
+    ),
+}
 
 
 def workload_name_problem(name: str) -> str | None:

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 
+from keras_matrix.records.epoch_figures import parts_problem
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, Record, Resolved, Status
 from keras_matrix.records.settings import FIT, Settings
@@ -48,6 +49,12 @@ BUSY = re.compile(
     r"CUDA_ERROR_DEVICE_UNAVAILABLE|CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable",
     re.IGNORECASE,
 )
+
+
+def impossible(work: WorkDone, result: CellResult) -> str | None:
+    """Return why the work of a result, or the parts of its epochs, cannot be those of the runner's own counters."""
+    steps = result.resolved.steps_per_epoch if result.resolved else 1
+    return malformed(work) or parts_problem(result.times, steps)
 
 
 def malformed(work: WorkDone) -> str | None:

@@ -49,8 +49,8 @@ from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.evidence import (
     busy_gpu,
+    impossible,
     lost_gpu,
-    malformed,
     mismatch,
     misplaced,
     option_caveats,
@@ -330,10 +330,10 @@ def _gpu_throttled_share(surroundings: Surroundings, epoch_times_s: Sequence[flo
     return max((sum(time_s or 0.0 for time_s in times_s) for times_s in causes), default=0.0) / wall_s
 
 
-def _work_problem(work: WorkDone | None, job: Job) -> str | None:
-    if work is None:
+def _work_problem(result: CellResult, job: Job) -> str | None:
+    if result.work is None:
         return None if spec.is_native(job.settings) else "it does not report the work that was done"
-    return malformed(work)
+    return impossible(result.work, result)
 
 
 def _resolved_problem(resolved: Resolved, settings: Settings) -> str | None:
@@ -362,7 +362,7 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         return f"it has {plural(len(result.times.epoch_times_s), 'measured epoch')}, not {count}"
     if any(seconds <= 0 for seconds in result.times.epoch_times_s):
         return "an epoch has no duration"
-    if problem := _work_problem(result.work, job):
+    if problem := _work_problem(result, job):
         return problem
     if job.settings.devices > 1:
         if result.replicas is None:

@@ -23,6 +23,7 @@ from keras_matrix.runner.service.stored import Findings, write_report
 # Whether a cell asks for a value, and the function `module:function` that returns the experiment with it.
 FOUND_BY: tuple[tuple[Callable[[Cell], bool], str], ...] = (
     (lambda cell: cell.uses_largest_batch, "keras_matrix.runner.service.fit_batch:with_largest"),
+    (lambda cell: bool(cell.settings.script), "keras_matrix.runner.service.script:with_calls"),
 )
 
 

@@ -1,8 +1,8 @@
 """Measure your own training program, as it is, on each installed backend.
 
 The program runs unchanged, once per process, with the backend, threads and seed set from outside, in a copy of its
-project. Its first call of fit is measured, with its own data, callbacks and validation; --call chooses another. A loop
-of your own needs one line: docs/howto/measure-your-program.md."""
+project. Its longest call of fit is measured, with its own data, callbacks and validation; --list shows all calls, and
+--call chooses another. A loop of your own needs one line: docs/howto/measure-your-program.md."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from functools import partial
 from pathlib import Path
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.settings import ALL_STEPS
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, installed_for, run_request
+from keras_matrix.runner.cli.render.format import document
+from keras_matrix.runner.matrix.grammar import PROGRAM_KEYS
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
-from keras_matrix.runner.measure.request import check_backends, check_range, one_program
+from keras_matrix.runner.measure.request import RunRequest, check_backends, check_range, one_program
 from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.run import measured_matrix
+from keras_matrix.runner.service.script import lines, scouted
 
 REPEATS = 1
 MOST_REPEATS = 1000
+BEFORE = PROGRAM_KEYS["before"].choices
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +34,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the program")
     add_several = partial(parser.add_argument, action="append", default=[])
     add_several("--backend", metavar="NAME", help="only this backend; may be repeated")
-    call_help = "fit, evaluate, predict or predict_on_batch; a call's number in the program; or its kind and FILE:LINE"
-    parser.add_argument("--call", metavar="CALL", help=f"{call_help}; default: the first fit")
+    call_help = "its number in --list, its kind (fit, evaluate, predict, predict_on_batch), or the second fit as fit:2"
+    parser.add_argument("--call", metavar="CALL", help=f"{call_help}; default: the fit with the most steps")
+    parser.add_argument("--list", action="store_true", help="list the program's calls, and measure nothing")
+    before_help = "cut: end calls before the measured one after some steps; default: run them as written"
+    parser.add_argument("--before", choices=tuple(map(str, BEFORE)), default=BEFORE[0], help=before_help)
+    steps_help = "steps after which an epoch of fit is cut, or all; default: as many as the time limit allows"
+    parser.add_argument("--most-steps", type=steps_or_all, metavar="N", help=steps_help)
     parser.add_argument(
         "--repeats", type=int, default=REPEATS, metavar="N", help=f"processes per backend; default: {REPEATS}"
     )
@@ -43,8 +54,27 @@ def run(args: argparse.Namespace) -> int:
     check_backends(args.backend)
     check_range("--repeats", args.repeats, 1, MOST_REPEATS)
     backends = args.backend or installed_for(dict(args.python)) or BACKENDS
-    program = ({"args": args.words} if args.words else {}) | ({"call": args.call} if args.call else {})
+    values = {"args": args.words, "call": args.call, "before": args.before, "most_steps": args.most_steps}
+    program = {key: value for key, value in values.items() if value not in ([], None, BEFORE[0])}
     overrides = Overrides(assignments=dict(map(parse_assignment, args.assignments)))
     request = run_request(args, one_program(args.program, program, backends, overrides, args.repeats))
     display = TerminalDisplay(args.json)
+    if args.list:
+        return _list(request, display)
     return conclude(measured_matrix(request, display), display, in_service=args.in_service)
+
+
+def _list(request: RunRequest, display: TerminalDisplay) -> int:
+    """Print the calls of the program; with 1 as the exit code if it makes none."""
+    _, cells = request.choice.load()
+    program = scouted(request, cells, display)
+    if display.quiet:
+        print(document({"program": to_json(program), "exit_code": int(program is None)}))
+    elif program is not None:
+        print("\n".join(lines(program)))
+    return int(program is None)
+
+
+def steps_or_all(text: str) -> int | str:
+    """Read the value of --most-steps; the grammar of a matrix checks its range."""
+    return text if text == ALL_STEPS else int(text)

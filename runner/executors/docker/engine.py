@@ -73,7 +73,7 @@ class Spec:
     """A container to create: everything that decides what runs in it and what it may do.
 
     `image` is the image's name, for messages; `cpus` a list of CPUs, None for all; `gpus` its GPUs, by index or UUID on
-    the host; `folder` its working directory, None for the image's own.
+    the host; `folder` its working directory, None for the image's own. With `terminal` its output is a terminal.
     """
 
     name: str
@@ -88,6 +88,7 @@ class Spec:
     cpus: str | None = None
     gpus: tuple[str, ...] = ()
     folder: str | None = None
+    terminal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +276,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
         labels=dict(spec.labels),
         entrypoint=[spec.command[0]],
         working_dir=spec.folder,
+        tty=spec.terminal,
         host_config=host,
     )
     return container_config

@@ -187,6 +187,7 @@ class DockerExecutor:
             environment=tuple(sorted(environment.items())),
             mounts=(*job_mounts, *chain.from_iterable(inputs.values())),
             gpus=gpus_of(job.settings, choice=job.gpus),
+            terminal=bool(job.settings.script),
         )
         for mount in job_mounts:
             if mount.writable:
@@ -391,4 +392,5 @@ def _for_block(spec: Spec, job: Job) -> Spec:
         labels=(),
         environment=tuple(sorted((dict(spec.environment) | homes).items())),
         mounts=(Mount(str(Path(job.folder).parent), WORK, writable=True), *spec.mounts[1:]),
+        terminal=False,  # that of a cell is passed to its process
     )

@@ -11,9 +11,11 @@ Its output is read as it arrives, stored as a head and a tail, and shown without
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
+import termios
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,6 +37,7 @@ MESSAGE_BYTES = 1 << 16
 HEAD_BYTES = 8 << 10
 TAIL_BYTES = 24 << 10
 READ_BYTES = 1 << 20
+TERMINAL_SIZE = (24, 80)
 
 
 class ServerGone(Exception):
@@ -194,6 +197,24 @@ class ProcessWatch:
         )
 
 
+def output_ends(job: Job) -> tuple[int, int]:
+    """Return the ends at which a cell's output is read and written: for a program a terminal, as people give it one.
+
+    So its progress bar costs what it costs them. A terminal that does not exist is replaced by a pipe.
+    """
+    if not job.settings.script:
+        return os.pipe()
+    try:
+        reader, writer = os.openpty()
+    except OSError:
+        return os.pipe()
+    attributes = termios.tcgetattr(writer)
+    attributes[1] &= ~termios.OPOST  # lines end as in a file
+    termios.tcsetattr(writer, termios.TCSANOW, attributes)
+    termios.tcsetwinsize(writer, TERMINAL_SIZE)
+    return reader, writer
+
+
 class Watch(ProcessWatch):
     """A cell's process: the executors' `Running`."""
 
@@ -208,7 +229,7 @@ class Watch(ProcessWatch):
         self._steps: int | None = None
         self._meter.on()
         self._control_pipe = ControlPipe(job)
-        self._reader, writer = os.pipe()
+        self._reader, writer = output_ends(job)
         os.set_blocking(self._reader, False)
         try:
             self._pid = parent.begin(order, writer)
@@ -377,17 +398,22 @@ class CappedOutput:
         self._dropped += count
 
     def drain(self, descriptor: int) -> bool:
-        """Read what is available from a non-blocking descriptor; False at its end."""
-        while True:
+        """Read what is available from a non-blocking descriptor, a terminal's in parts; False at its end."""
+        left_bytes = READ_BYTES
+        while left_bytes > 0:
             try:
-                data = os.read(descriptor, READ_BYTES)
+                data = os.read(descriptor, left_bytes)
             except BlockingIOError:
                 return True
+            except OSError as error:
+                if error.errno == errno.EIO:  # nobody has the other end of a terminal open any more
+                    return False
+                raise
             if not data:
                 return False
             self.add(data)
-            if len(data) < READ_BYTES:
-                return True
+            left_bytes -= len(data)
+        return True
 
     def text(self) -> str:
         """Return the stored output as text: invalid bytes replaced, the rest `printable`."""

@@ -12,7 +12,8 @@ CALLS = """
 import os, warnings
 import keras, numpy as np
 from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called, prefetches, training_rows
+from keras_matrix.runner.cell.called_fit import FitCall, fit_as_called, has_cache, prefetches, training_rows
+from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.work import Counting
 
 warnings.simplefilter("ignore")  # Keras warns of the source that ends early
@@ -83,6 +84,56 @@ if os.environ["KERAS_BACKEND"] != "torch":
     counting.begin()
     log = fit_as_called(FitCall.of(model, batches(), verbose=0), adapter, Stretch(1, 1, 0), counting)
     assert log.steps == [58], log
+
+# An epoch that is cut ends after its steps as a whole one does: its source is read anew, its validation is whole.
+class Items(keras.utils.PyDataset):
+    begun = ended = 0
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return x[:32], y[:32]
+
+    def on_epoch_begin(self):
+        self.begun += 1
+
+    def on_epoch_end(self):
+        self.ended += 1
+
+model.compile("sgd", "mse")
+items = Items(workers=2, max_queue_size=2)
+validated = []
+whole = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: validated.append(batch))
+
+def cut(source, **arguments):
+    counting = Counting("epochs", model, 1, 3)
+    counting.begin()
+    call = FitCall.of(model, source, verbose=0, callbacks=[whole], **arguments)
+    log = fit_as_called(call, adapter, Stretch(1, 3, 1), counting, most_steps=6)
+    return log, counting.stretch()
+
+log, work = cut(items, validation_data=(x[:96], y[:96]))
+assert (log.steps, log.epochs_cut, log.whole_steps, log.lead_steps) == ([6] * 3, 3, 20, 1), log
+assert (work.updates, work.samples, validated) == ([6] * 3, [192] * 3, [0, 1, 2] * 3), (work, validated)
+assert items.ended >= items.begun in (3, 4), "each epoch, and where Keras begins one to build the model"
+parts = log.lead_times_s, log.training_times_s, log.epochs.times_s
+assert all(0 < lead < training < whole for lead, training, whole in zip(*parts, strict=True)), log
+assert any(note.startswith("epoch_cut: each epoch ended after 6 of its 20 steps") for note in log.notes), log.notes
+
+def endless():
+    while True:
+        yield x[:32], y[:32]
+
+log, work = cut(endless())
+assert (log.steps, log.whole_steps, log.is_cut) == ([6] * 3, None, True), log
+log, work = cut(x[:160], y=y[:160], batch_size=32)
+assert (log.steps, log.is_cut, log.lead_times_s) == ([5] * 3, False, []), log
+
+if os.environ["KERAS_BACKEND"] == "tensorflow":
+    import tensorflow as tf
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+    assert not has_cache({"x": data}) and has_cache({"x": data.cache().map(lambda x, y: (x, y)).prefetch(2)})
 
 # What is known of the source before a call; a source that Keras keeps open prepares batches between two epochs.
 assert training_rows({"x": {"a": x}, "validation_split": 0.1}) == 900 and training_rows({"x": batches}) is None

@@ -22,7 +22,7 @@ cells:
   - workload: {{script: functional.py, args: [--width, 4]}}
     steps_per_epoch: seed
   - workload: {{script: twice.py}}
-  - workload: {{script: twice.py, call: 2}}
+  - workload: {{script: twice.py, call: 1}}
   - workload: {{script: twice.py, call: predict}}
   - workload: {{script: twice.py, call: evaluate}}
   - workload: {{script: loop.py}}
@@ -36,18 +36,18 @@ cells:
   - workload: {{script: nothing.py}}
   - workload: {{script: misplaced.py}}
 """
-# The measured call and the steps of its epochs.
+# The measured call, as scouting has named it, its place, and the steps of its epochs.
 EXPECTED = {
-    ("functional.py", ""): ("fit functional.py:22", 5),
-    ("twice.py", ""): ("fit parts/training.py:13", 2),
-    ("twice.py", "2"): ("fit twice.py:11", 8),
-    ("twice.py", "predict"): ("predict twice.py:13", 1),
-    ("twice.py", "evaluate"): ("evaluate twice.py:12", 1),
-    ("loop.py", ""): ("steps loop.py:23", 5),
-    ("contexts.py", ""): ("step contexts.py:15", 4),
-    ("modelless.py", ""): ("steps modelless.py:5", 4),
-    ("breaks.py", ""): ("steps breaks.py:13", 6),
-    ("once.py", ""): ("steps once.py:12", 3),
+    ("functional.py", "fit:1"): ("fit functional.py:22", 5),
+    ("twice.py", "fit:1"): ("fit parts/training.py:13", 2),
+    ("twice.py", "fit:2"): ("fit twice.py:11", 8),
+    ("twice.py", "predict:1"): ("predict twice.py:13", 1),
+    ("twice.py", "evaluate:1"): ("evaluate twice.py:12", 1),
+    ("loop.py", "steps:1"): ("steps loop.py:23", 5),
+    ("contexts.py", "step:1"): ("step contexts.py:15", 4),
+    ("modelless.py", "steps:1"): ("steps modelless.py:5", 4),
+    ("breaks.py", "steps:1"): ("steps breaks.py:13", 6),
+    ("once.py", "steps:1"): ("steps once.py:12", 3),
 }
 
 
@@ -82,18 +82,18 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
         for key, record in measured.items()
     }
     stateless = ("steps stateless.py:21" if backend == "jax" else "steps stateless.py:27", 5)
-    assert calls == {**EXPECTED, ("stateless.py", ""): stateless}
-    for script in ("loop.py", "contexts.py", "stateless.py"):
-        work = measured[script, ""].work
+    assert calls == {**EXPECTED, ("stateless.py", "steps:1"): stateless}
+    for key in (("loop.py", "steps:1"), ("contexts.py", "step:1"), ("stateless.py", "steps:1")):
+        work = measured[key].work
         assert work
-        assert (work.changed_variables, work.weight_platforms) == (2, ["cpu"]), script
-    for script in ("loop.py", "contexts.py"):
-        epochs_s = measured[script, ""].times.epoch_times_s
-        assert min(epochs_s) >= 0.1, f"{script}: opening the data set, or what lies between steps, is in each epoch"
-    modelless = measured["modelless.py", ""]
+        assert (work.changed_variables, work.weight_platforms) == (2, ["cpu"]), key
+    for key in (("loop.py", "steps:1"), ("contexts.py", "step:1")):
+        epochs_s = measured[key].times.epoch_times_s
+        assert min(epochs_s) >= 0.1, f"{key}: opening the data set, or what lies between steps, is in each epoch"
+    modelless = measured["modelless.py", "steps:1"]
     assert any(warning.startswith("work_not_counted: steps modelless.py:5") for warning in modelless.warnings)
     assert any(warning.startswith("prefetched_in_rest: steps modelless.py:5") for warning in modelless.warnings)
-    functional, predict = measured["functional.py", ""], measured["twice.py", "predict"]
+    functional, predict = measured["functional.py", "fit:1"], measured["twice.py", "predict:1"]
     assert functional.resolved
     assert functional.work
     assert functional.resolved.samples == 300
@@ -101,7 +101,7 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
     assert any(warning.startswith("stop_deferred: a callback asked to stop after") for warning in functional.warnings)
     assert predict.settings.phase == "predict"
     assert predict.times.samples_per_s
-    evaluate = measured["twice.py", "evaluate"]
+    evaluate = measured["twice.py", "evaluate:1"]
     assert evaluate.resolved
     assert (evaluate.resolved.samples, evaluate.resolved.batch_size) == (256, None)
     assert not [warning for warning in evaluate.warnings if "not_counted" in warning], "every sample is counted"

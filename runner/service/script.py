@@ -1,0 +1,293 @@
+"""Scouts the programs of a run: lists the calls of each, chooses the one to measure, and cuts epochs that are too long.
+
+A scouting process runs the program once, each call cut short (`runner.cell.scout`), on the first backend on which it
+makes a call. What it has shown is stored in the folder `scouting` of the results folder, and used again while the
+program and the files of its project that it read are the same.
+
+The choice becomes part of the cells' settings, as `fit:2` for the second call site of `fit`, so that moving a line ends
+no history. Without one, the call of `fit` with the most steps is measured, or a loop of the program's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from keras_matrix.records import files
+from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads, to_json
+from keras_matrix.records.identity import cell_id, run_id
+from keras_matrix.records.settings import ALL_STEPS, FIT, Scalar, Settings, call_phase
+from keras_matrix.records.store import Run
+from keras_matrix.records.text import number, plural, printable_values
+from keras_matrix.records.trees import remove_tree
+from keras_matrix.runner.cell.job import Job, Scouted, ScoutedCall
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.machine.mounts import import_roots
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir
+from keras_matrix.runner.measure.judge import ResultRefused
+from keras_matrix.runner.measure.record_builder import read_bounded, read_result
+from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.measure.scheduler import utc_now
+from keras_matrix.runner.plan.plan import longest_epoch_s
+from keras_matrix.runner.plan.session import writing
+
+FOLDER, KEY, VERSION = "scouting", "scouted", 1
+LONGEST_S = 120.0  # of a scouting process; the cell's time limit if that is shorter
+TRAINING = (FIT, "steps", "step")
+SCOUTED_LIMIT_BYTES = 4 << 20
+HASHED_BYTES = 1 << 20  # of a larger file its size and its time of change are compared
+# Other backends may be so much slower than the one that scouted.
+BACKENDS_APART = 2.0
+LEAST_STEPS = 10  # of an epoch that is cut
+ROUND = (5, 2, 1)  # first digits of the number of steps: small differences of speed choose the same one
+
+
+@dataclass(frozen=True, slots=True)
+class ScoutedProgram:
+    """What scouting a program has shown, on which backend and within which limit; `files` by digest."""
+
+    version: int
+    script: str
+    args: str
+    backend: str
+    limit_s: float
+    reached_limit: bool
+    scouted: Scouted
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program came to its end, so that it makes no other call."""
+        return self.scouted.has_ended and self.scouted.problem is None
+
+    def chosen(self, choice: str) -> ScoutedCall | None:
+        """Return the call that a choice names; without one the call in which the limit ended it, else the longest."""
+        calls = self.scouted.calls
+        if choice:
+            exact = (call for call in calls if choice in (call.name, str(call.number), f"{call.kind} {call.place}"))
+            return next(exact, None) or next((call for call in calls if call.kind == choice), None)
+        training = [call for call in calls if call.kind in TRAINING and (call.steps or call.is_running)]
+        running = next((call for call in training if call.is_running and self.reached_limit), None)
+        return running or max(training, key=lambda call: (call.kind != FIT, call.steps), default=None)
+
+
+def with_calls(request: RunRequest, experiment: Experiment, display: Display) -> Experiment:
+    """Return the experiment whose cells of programs name the call that they measure.
+
+    Raises `UsageError` for the choice of a call that a program does not make.
+    """
+    programs: dict[str, ScoutedProgram | None] = {}
+    cells = []
+    for cell in experiment.cells:
+        if not cell.settings.script:
+            cells.append(cell)
+            continue
+        key = program_key(request, cell.settings)
+        if key not in programs:
+            same_program = (other for other in experiment.cells if program_key(request, other.settings) == key)
+            programs[key] = scouted(request, list(same_program), display)
+            if (program := programs[key]) is not None:
+                display.say("\n".join(lines(program)))
+        cells.append(with_call(cell, programs[key]))
+    known_programs = [program for program in programs.values() if program is not None]
+    about = {**experiment.about, KEY: to_json(known_programs)}
+    unique_cells = list({cell.cell_id: cell for cell in reversed(cells)}.values())[::-1]
+    return replace(experiment, cells=unique_cells, about=about)
+
+
+def with_call(cell: Cell, program: ScoutedProgram | None) -> Cell:
+    """Return the cell with the call that it measures, and the steps after which its epochs are cut, in its settings.
+
+    Unchanged if the program was not seen to make the call, but may do so. Raises `UsageError` if it does not.
+    """
+    choice = str(cell.settings.params.get("call", ""))
+    call = program.chosen(choice) if program else None
+    if program is None or call is None:
+        if program is not None and choice and program.has_ended:
+            raise UsageError("\n".join([f"call: {program.script} makes no call {choice!r}", *lines(program)]))
+        return cell
+    params: dict[str, Scalar] = {**cell.settings.params, "call": call.name}
+    if (most_steps := params.pop("most_steps", None) or steps_within(cell, call)) not in (None, ALL_STEPS):
+        params["most_steps"] = most_steps  # type: ignore[assignment]
+    phase = call_phase(call.name) or cell.settings.phase
+    settings = replace(cell.settings, params=params, phase=phase)
+    return replace(cell, settings=settings, cell_id=cell_id(settings))
+
+
+def steps_within(cell: Cell, call: ScoutedCall) -> int | None:
+    """Return the steps after which an epoch of a call is cut; None for one that the cell has time for."""
+    if call.kind != FIT or not call.step_time_s:
+        return None
+    limit_s = longest_epoch_s([(cell.timeout_s, cell.settings.epochs)]) / BACKENDS_APART
+    training_s = limit_s - (call.end_time_s or 0.0)
+    if call.epoch_steps is not None and call.epoch_steps * call.step_time_s <= training_s:
+        return None
+    steps = rounded_down(max(LEAST_STEPS, math.floor(training_s / call.step_time_s)))
+    return None if call.epoch_steps is not None and steps >= call.epoch_steps else steps
+
+
+def rounded_down(steps: int) -> int:
+    """Return the largest of 1, 2, 5, 10, 20, 50 ... that is not above a number of steps."""
+    power = 10 ** int(math.log10(steps))
+    return next(digit * power for digit in ROUND if digit * power <= steps)
+
+
+def program_key(request: RunRequest, settings: Settings) -> str:
+    """Return the identity of a scouting: a program of a project, its arguments, the device and who runs it."""
+    identity = (
+        str(project_of(request, settings.script)),
+        settings.script,
+        str(settings.params.get("args", "")),
+        settings.device,
+        request.executors.started,
+    )
+    return hashlib.sha256(canonical(identity).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def project_of(request: RunRequest, script: str) -> Path:
+    """Return the folder of a program's project: at best the matrix file's, as in its cell."""
+    roots = import_roots(request.choice.matrix.resolve().parent)
+    return next((root for root in reversed(roots) if (root / script).is_file()), roots[-1])
+
+
+def scouted(request: RunRequest, cells: Sequence[Cell], display: Display) -> ScoutedProgram | None:
+    """Return what scouting a program shows, now or earlier; `cells` measure it.
+
+    None if it makes no call on any of their backends.
+    """
+    settings, limit_s = cells[0].settings, min(LONGEST_S, *(cell.timeout_s for cell in cells))
+    project = project_of(request, settings.script)
+    path = request.results / FOLDER / f"{program_key(request, settings)}.json"
+    if (stored := _stored(path, project, limit_s)) is not None:
+        return stored
+    display.say(f"scouting {settings.script}: it runs once, each of its calls cut short")
+    by_backend = {cell.settings.backend: cell for cell in cells}
+    for backend, cell in by_backend.items():
+        seen, outcome, problem = _run(request, cell, limit_s)
+        if seen is None or not seen.calls:
+            display.say(f"scouting {settings.script} on {backend}: {problem or 'it makes no call'}")
+            continue
+        digests = {name: _digest(project / name) for name in seen.files if (project / name).is_file()}
+        args = str(settings.params.get("args", ""))
+        ending = limit_s, outcome.deadline_exceeded
+        program = ScoutedProgram(VERSION, settings.script, args, backend, *ending, replace(seen, files=[]), digests)
+        files.replace(path, dumps(program))
+        return program
+    return None
+
+
+def _stored(path: Path, project: Path, limit_s: float) -> ScoutedProgram | None:
+    """Return an earlier scouting of an unchanged program, unless it ended at a shorter limit."""
+    try:
+        program = decode(ScoutedProgram, files.read_json(path), FOLDER)
+    except (OSError, CodecError):
+        return None
+    is_whole = program.version == VERSION and (not program.reached_limit or program.limit_s >= limit_s)
+    return program if is_whole and all(_digest(project / name) == was for name, was in program.files.items()) else None
+
+
+def _digest(path: Path) -> str:
+    """Return what changes with a file's content; of a large one its size and time of change. "" without a file."""
+    with suppress(OSError):
+        status = path.stat()
+        if status.st_size > HASHED_BYTES:
+            return f"{status.st_size} {status.st_mtime_ns}"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    return ""
+
+
+def _run(request: RunRequest, cell: Cell, limit_s: float) -> tuple[Scouted | None, Outcome, str | None]:
+    """Run a scouting process; return what it saw, how it ended, and why it saw nothing."""
+    with _scouting_run(request) as run:
+        executor = request.seams.executor or request.executors.executor(run, None)
+        if missing_text := executor.missing(cell.settings.backend, cell.settings.device):
+            return None, Outcome(), missing_text
+        try:
+            executor.begin_block([cell.settings])
+            executor.await_block()
+            job = _job(request, cell, run)
+            outcome = executor.start(job, limit_s).finish()
+            seen = _read(job)
+            if seen is not None and seen.calls:
+                return seen, outcome, None
+            result, _ = read_result(job)
+            message = result.message if result is not None else None
+            unstarted = outcome.infrastructure or outcome.refused or outcome.missing_device
+            late_text = f"it made no call within {limit_s:g} s" if outcome.deadline_exceeded else None
+            return seen, outcome, unstarted or late_text or message
+        finally:
+            executor.close()
+
+
+@contextmanager
+def _scouting_run(request: RunRequest) -> Iterator[Run]:
+    """Yield a run for a scouting process, in a results folder of its own, and remove it."""
+    with writing(request.results / FOLDER) as results:
+        for left_run in results.runs():  # of a runner that was killed
+            remove_tree(left_run.folder)
+        run = results.create(run_id(utc_now(), secrets.token_hex(8)), {"version": 1, "command": list(request.command)})
+        try:
+            yield run
+        finally:
+            remove_tree(run.folder)
+            (results.root / "latest").unlink(missing_ok=True)
+
+
+def _job(request: RunRequest, cell: Cell, run: Run) -> Job:
+    roots = import_roots(request.choice.matrix.resolve().parent)
+    return Job(
+        nonce=secrets.token_hex(16),
+        cell_id=cell.cell_id,
+        repeat=0,
+        attempt=0,
+        settings=replace(cell.settings, compile_cache="cold"),
+        steps=1,
+        folder=str(run.scratch("scout").absolute()),
+        import_roots=[str(root) for root in roots],
+        dataset_dir=dataset_dir(request),
+        compile_cache_dir=None,
+        gpus=cell.placement.gpus,
+        scouts=True,
+    )
+
+
+def _read(job: Job) -> Scouted | None:
+    """Return what a scouting process has written, which is untrusted; None if that is nothing valid."""
+    with suppress(ResultRefused, CodecError):
+        raw = read_bounded(job.scouted_path, SCOUTED_LIMIT_BYTES)
+        seen = decode(Scouted, printable_values(loads(raw)), "scouted") if raw else None
+        return seen if seen is not None and seen.nonce == job.nonce else None
+    return None
+
+
+def lines(program: ScoutedProgram) -> list[str]:
+    """Return the calls of a program, the one that is measured by default marked, and how its scouting ended."""
+    default = program.chosen("")
+    marks = ["; measured by default" if call == default else "" for call in program.scouted.calls]
+    calls = [f"  {call_text(call)}{mark}" for call, mark in zip(program.scouted.calls, marks, strict=True)]
+    return [f"calls of {program.script}, as seen on {program.backend}:", *calls, *_ending(program)]
+
+
+def call_text(call: ScoutedCall) -> str:
+    """Return a call with its number, its place and what is known of its steps."""
+    least_text = "" if call.is_exact else "at least "
+    steps_text = f"{least_text}{plural(call.steps, 'step')} in {plural(call.epochs, 'epoch')}"
+    times_text = f" of {call.calls:,} calls" if call.calls > 1 else ""
+    time_text = "" if call.step_time_s is None else f", {number(call.step_time_s * 1e3)} ms a step"
+    return f"{call.number}  {call.kind} {call.place} ({call.name}): {steps_text}{times_text}{time_text}"
+
+
+def _ending(program: ScoutedProgram) -> list[str]:
+    if program.reached_limit:
+        return [f"  scouting ended after {program.limit_s:g} s, before the program did: later calls are not known"]
+    if program.scouted.problem:
+        return [f"  scouting ended with an error of the program: {program.scouted.problem}"]
+    lost_text = "  the process ended before the program did: later calls are not known"
+    return [] if program.scouted.has_ended else [lost_text]

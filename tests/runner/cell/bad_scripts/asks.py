@@ -1,0 +1,3 @@
+"""A program that asks its user."""
+
+epochs = int(input("how many epochs? "))

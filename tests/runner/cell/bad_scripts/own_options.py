@@ -1,0 +1,15 @@
+"""A program that sets its own backend before it imports Keras, and its own seed, precision and device."""
+
+import os
+
+os.environ["KERAS_BACKEND"] = "numpy"
+
+import keras
+import numpy as np
+
+keras.utils.set_random_seed(1234)
+keras.config.set_dtype_policy("mixed_bfloat16")
+with keras.device("cpu:0"):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.random.rand(64, 4), np.random.rand(64, 1))
