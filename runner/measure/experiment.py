@@ -260,7 +260,9 @@ def _places(request: RunRequest, session: Session, session_request: SessionReque
 
     arms = {run.run_id: session_request.arms[name] for name, run in session.runs.items()}
     machine = GpuMachine(host.host_id, os.environ, present_gpus())
-    return GpuPlaces(machine, lambda run: stand_in or _executor(request, run, arms[run.run_id]), session_request.cells)
+    return GpuPlaces(
+        machine, lambda run: stand_in or executor_of(request, run, arms[run.run_id]), session_request.cells
+    )
 
 
 def _check_gpus(cells: Sequence[Cell]) -> None:
@@ -316,18 +318,18 @@ def _arm(
     """Return an arm behind the preflight, which does not judge the builds of another Python."""
     stand_in = request.seams.executor
     executor, contract = (
-        (stand_in, Contract()) if stand_in else (_executor(request, run, arm), request.executors.contract)
+        (stand_in, Contract()) if stand_in else (executor_of(request, run, arm), request.executors.contract)
     )
     if arm.others_busy:
         from keras_matrix.runner.executors.others_busy import OthersBusy  # only a self test needs it
 
-        executor = OthersBusy(executor, lambda: stand_in or _executor(request, run, arm))
+        executor = OthersBusy(executor, lambda: stand_in or executor_of(request, run, arm))
     if preflight is not None and (arm.python is not None or arm.pythons):
         preflight = replace(preflight, versions={})
     return Arm(run, executor, arm.fault, contract, preflight, moved_roots(module_roots, arm))
 
 
-def _executor(request: RunRequest, run: Run, arm: ArmRequest) -> Executor:
+def executor_of(request: RunRequest, run: Run, arm: ArmRequest) -> Executor:
     """Return the executor of an arm, which starts cells of each backend in their environment."""
     executor = request.executors.executor(run, arm.python)
     if not arm.pythons:

@@ -30,7 +30,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir
+from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir, executor_of, own_arm
 from keras_matrix.runner.measure.judge import ResultRefused
 from keras_matrix.runner.measure.record_builder import read_bounded, read_result
 from keras_matrix.runner.measure.request import RunRequest
@@ -115,7 +115,7 @@ def with_call(cell: Cell, program: ScoutedProgram | None) -> Cell:
         return cell
     params: dict[str, Scalar] = {**cell.settings.params, "call": call.name}
     if (most_steps := params.pop("most_steps", None) or steps_within(cell, call)) not in (None, ALL_STEPS):
-        params["most_steps"] = most_steps  # type: ignore[assignment]
+        params["most_steps"] = most_steps
     phase = call_phase(call.name) or cell.settings.phase
     settings = replace(cell.settings, params=params, phase=phase)
     return replace(cell, settings=settings, cell_id=cell_id(settings))
@@ -135,18 +135,19 @@ def steps_within(cell: Cell, call: ScoutedCall) -> int | None:
 
 def rounded_down(steps: int) -> int:
     """Return the largest of 1, 2, 5, 10, 20, 50 ... that is not above a number of steps."""
-    power = 10 ** int(math.log10(steps))
-    return next(digit * power for digit in ROUND if digit * power <= steps)
+    power: int = 10 ** int(math.log10(steps))
+    return max(digit * power for digit in ROUND if digit * power <= steps)
 
 
 def program_key(request: RunRequest, settings: Settings) -> str:
-    """Return the identity of a scouting: a program of a project, its arguments, the device and who runs it."""
+    """Return the identity of a scouting: a program, its project, arguments, device and environments, and who runs it."""
     identity = (
         str(project_of(request, settings.script)),
         settings.script,
         str(settings.params.get("args", "")),
         settings.device,
         request.executors.started,
+        {name: str(path) for name, path in (request.environments or request.choice.environments()).items()},
     )
     return hashlib.sha256(canonical(identity).encode(errors="surrogatepass")).hexdigest()[:16]
 
@@ -206,7 +207,8 @@ def _digest(path: Path) -> str:
 def _run(request: RunRequest, cell: Cell, limit_s: float) -> tuple[Scouted | None, Outcome, str | None]:
     """Run a scouting process; return what it saw, how it ended, and why it saw nothing."""
     with _scouting_run(request) as run:
-        executor = request.seams.executor or request.executors.executor(run, None)
+        arm = own_arm(request, [cell])
+        executor = request.seams.executor or executor_of(request, run, arm)
         if missing_text := executor.missing(cell.settings.backend, cell.settings.device):
             return None, Outcome(), missing_text
         try:

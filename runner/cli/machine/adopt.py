@@ -53,10 +53,11 @@ def _lines(adopted: Adopted) -> list[str]:
     for program in adopted.programs:
         kind = "own loop" if program.call.kind == LOOP else program.call.kind
         rows.append([program.path, f"{kind} {program.call.place}", ", ".join(program.backends) or "none"])
-    programs: list[KerasProgram | None] = [None, *adopted.programs]
-    for program, line in zip(programs, columns(rows), strict=True):
+    heading, *program_lines = columns(rows)
+    lines.append(printable(heading))
+    for program, line in zip(adopted.programs, program_lines, strict=True):
         lines.append(printable(line))
-        lines += [printable(f"  {text}", " ") for text in (_details(program, adopted) if program else ())]
+        lines += [printable(f"  {text}", " ") for text in _details(program, adopted)]
     lines += [printable(f"not read: {path}: {reason}", " ") for path, reason in sorted(adopted.unread.items())]
     return [*lines, ""]
 

@@ -84,10 +84,17 @@ def test_every_figure_of_times_is_measured_or_derived() -> None:
     measured = {
         "import_time_s", "build_time_s", "trace_time_s", "compile_time_s", "first_step_time_s", "calibration_time_s",
         "discarded_epoch_times_s", "epoch_times_s", "short_epoch_times_s", "call_time_p50_s", "call_time_p99_s",
+        "calls_before_time_s", "lead_times_s", "training_times_s", "lead_steps", "whole_epoch_steps",
     }  # fmt: skip
     names = {field.name for field in fields(Times)}
     assert len(names) >= 23
-    assert names - measured == {*EXPECTED, "tokens_per_s", "training_time_s"}
+    assert names - measured == {
+        *EXPECTED,
+        "tokens_per_s",
+        "training_time_s",
+        "training_step_time_s",
+        "epoch_end_time_s",
+    }
 
 
 def test_figure_that_a_process_leaves_out_is_the_runners_own() -> None:
