@@ -140,7 +140,7 @@ def rounded_down(steps: int) -> int:
 
 
 def program_key(request: RunRequest, settings: Settings) -> str:
-    """Return the identity of a scouting: a program, its project, arguments, device and environments, and who runs it."""
+    """Return the identity of a scouting: the program, its project, arguments, device, environments, and the executor."""
     identity = (
         str(project_of(request, settings.script)),
         settings.script,
