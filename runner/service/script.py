@@ -140,7 +140,7 @@ def rounded_down(steps: int) -> int:
 
 
 def program_key(request: RunRequest, settings: Settings) -> str:
-    """Return the identity of a scouting: the program, its project, arguments, device, environments, and the executor."""
+    """Return the identity of a scouting: program, project, arguments, device, environments, and who runs it."""
     identity = (
         str(project_of(request, settings.script)),
         settings.script,
