@@ -1,8 +1,8 @@
 """Checks, without a network, that the locks fit pyproject.toml.
 
 Guarantee: each lock pins every direct requirement of its extras and groups exactly once, within its bounds, for each
-supported Python and processor (the emulator's for its own); every pin but the CPU build of torch has a hash; no lock names a file,
-an address or an index.
+Python and processor that it is for; every pin but the CPU build of torch has a hash; no lock names a file, an address
+or an index.
 A pin with a marker counts for the Pythons and processors that the marker names.
 Limit: indirect requirements are not checked; docker/check_packages does so at the end of ci/setup.
 """

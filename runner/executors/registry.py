@@ -127,7 +127,7 @@ ENTRIES = {
                 Option(
                     "images",
                     "NAME",
-                    "repository of the images, or with :VERSION those of a release; default: keras-benchmark-matrix, as built here",
+                    "repository of the images, or REPOSITORY:VERSION of a release; default: keras-benchmark-matrix",
                 ),
                 Option("memory", "SIZE", "of one container, as in 8g; default: nearly all", is_size=True),
                 Option("shm_size", "SIZE", "of its /dev/shm; default: 1g", is_size=True),

@@ -89,7 +89,7 @@ def test_image_has_neither_ray_nor_opencv_nor_pip(service: str) -> None:
         "from keras_matrix.models.inputs.pipelines.decode import *; print(chosen_decoder('auto'), resizer('auto')); "
         "chosen_decoder('cv2')"
     )
-    refused = f"python -c \"{script}\" 2>&1 | sed -n -e 1,2p -e '$p'"
+    refused = f"python -u -c \"{script}\" 2>&1 | sed -n -e 1,2p -e '$p'"
     found, decoder, error = output_of(service, "sh", "-c", refused).splitlines()
     assert (found, decoder) == ("[]", "simplejpeg pil")
     assert "decoder: cv2 is not installed; install keras-matrix[opencv] (into an image: EXTRAS=opencv" in error
