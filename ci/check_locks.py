@@ -1,9 +1,9 @@
 """Checks, without a network, that the locks fit pyproject.toml.
 
 Guarantee: each lock pins every direct requirement of its extras and groups exactly once, within its bounds, for each
-supported Python (the emulator's for its own); every pin but the CPU build of torch has a hash; no lock names a file,
-an address or an index.
-A pin with a marker counts for the Pythons that the marker names.
+Python and processor that it is for; every pin but the CPU build of torch has a hash; no lock names a file, an address
+or an index.
+A pin with a marker counts for the Pythons and processors that the marker names.
 Limit: indirect requirements are not checked; docker/check_packages does so at the end of ci/setup.
 """
 
@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
-PLATFORM = {"sys_platform": "linux", "platform_machine": "x86_64"}
+MACHINES = ("x86_64", "aarch64")
 TORCH_BUILD = "torch-build-cpu"
 NOT_PORTABLE = re.compile(r"^\s*-|\S+://|^\s*[./]")
 
@@ -40,11 +40,31 @@ class Lock:
     groups_only: bool = False
     lists: str = ""
     pythons: tuple[str, ...] = PYTHONS
+    machines: tuple[str, ...] = MACHINES
+
+    @property
+    def environments(self) -> list[dict[str, str]]:
+        """The values of a marker's variables under each Python on each processor that the lock is for."""
+        return [
+            {
+                "python_version": python,
+                "python_full_version": f"{python}.0",
+                "platform_machine": machine,
+                "sys_platform": "linux",
+            }
+            for python in self.pythons
+            for machine in self.machines
+        ]
+
+
+AMD64 = ("x86_64",)
 
 
 LOCKS = (
     Lock("build", builds=True),
     Lock("host"),
+    Lock("ray", ("ray",), groups_only=True),
+    Lock("opencv", ("opencv",), groups_only=True),
     Lock("ray-head", ("ray-head",)),
     Lock("dashboard", ("dashboard", "bigquery")),
     Lock("uploader", groups=("uploader",), groups_only=True),
@@ -58,13 +78,13 @@ LOCKS = (
         torch_apart=True,
     ),
     Lock("tf-cpu", ("tf-cpu", "hub")),
-    Lock("tf-gpu", ("tf-gpu", "hub")),
+    Lock("tf-gpu", ("tf-gpu", "hub"), machines=AMD64),
     Lock("jax-cpu", ("jax-cpu", "hub")),
-    Lock("jax-gpu", ("jax-gpu", "hub")),
-    Lock("jax-tpu", ("jax-tpu", "hub")),
+    Lock("jax-gpu", ("jax-gpu", "hub"), machines=AMD64),
+    Lock("jax-tpu", ("jax-tpu", "hub"), machines=AMD64),
     Lock("torch-cpu", ("torch-cpu", "hub"), torch_apart=True),
-    Lock("torch-gpu", ("torch-gpu", "hub")),
-    Lock("bigquery", lists="emulator.in", pythons=("3.13",)),
+    Lock("torch-gpu", ("torch-gpu", "hub"), machines=AMD64),
+    Lock("bigquery", lists="emulator.in", pythons=("3.13",), machines=AMD64),
 )
 
 
@@ -104,9 +124,8 @@ def pins(text: str) -> tuple[list[Requirement], list[str]]:
     return requirements, problems
 
 
-def misfit(requirement: Requirement, pinned: list[Requirement], python: str) -> str | None:
-    """Why the pins do not satisfy the wanted requirement under that Python, or None if they do."""
-    environment = {"python_version": python, "python_full_version": f"{python}.0", **PLATFORM}
+def misfit(requirement: Requirement, pinned: list[Requirement], environment: dict[str, str]) -> str | None:
+    """Why the pins do not satisfy the wanted requirement in that environment, or None if they do."""
     if requirement.marker is not None and not requirement.marker.evaluate(environment):
         return None
     name = canonicalize_name(requirement.name)
@@ -116,7 +135,8 @@ def misfit(requirement: Requirement, pinned: list[Requirement], python: str) -> 
         if canonicalize_name(pin.name) == name and (pin.marker is None or pin.marker.evaluate(environment))
     ]
     if len(matching) != 1:
-        return f"{requirement} needs one pin under Python {python}, got {[str(pin) for pin in matching]}"
+        place = f"Python {environment['python_version']} on {environment['platform_machine']}"
+        return f"{requirement} needs one pin under {place}, got {[str(pin) for pin in matching]}"
     version = str(matching[0].specifier).removeprefix("==")
     if not requirement.specifier.contains(version, prereleases=True):
         return f"{requirement} does not allow the pinned {version}"
@@ -130,7 +150,9 @@ def problems_of(lock: Lock, pyproject: dict[str, Any], texts: dict[str, str]) ->
     pinned = [pin for requirements, _ in parsed for pin in requirements]
     problems = [problem for _, wrong in parsed for problem in wrong]
     misfits = (
-        misfit(requirement, pinned, python) for requirement in required(pyproject, lock) for python in lock.pythons
+        misfit(requirement, pinned, environment)
+        for requirement in required(pyproject, lock)
+        for environment in lock.environments
     )
     return [f"locks/{lock.name}.txt: {problem}" for problem in dict.fromkeys([*problems, *filter(None, misfits)])]
 

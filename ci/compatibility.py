@@ -1,7 +1,7 @@
 """Writes docs/compatibility.md: which backend, CUDA, driver and Python each image has.
 
 Read from the locks, from the table of GPU builds (runner/machine/preflight.py) and, for the images' Python, from
-the Dockerfile.
+compose.yaml.
 
 python ci/compatibility.py           print it
 python ci/compatibility.py --write   write the document; a test checks that it is current
@@ -28,17 +28,17 @@ BACKENDS = {"tf": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("
 RUN = {"torch-cpu": ("3.11",)}
 RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 # Debian's releases and the `python3` of each; the tests of the images check this.
-DEBIANS = {"bookworm": ("Debian 12", "3.11")}
-BASE = re.compile(r"^ARG BASE=debian:(\w+)", re.MULTILINE)
+DEBIANS = {"bookworm": ("Debian 12", "3.11"), "trixie": ("Debian 13", "3.13")}
+BASE = re.compile(r"^  BASE: \$\{(\w+):-debian:(\w+)-slim\}$", re.MULTILINE)
 HEAD = """\
 # What works with what
 
-Written by `ci/compatibility.py` from `locks/` and `docker/Dockerfile`; a test holds it current. Each service of
+Written by `ci/compatibility.py` from `locks/` and `compose.yaml`; a test holds it current. Each service of
 `compose.yaml` is an image of its own: the GPU builds of two frameworks bring CUDA and cuDNN in different versions, and
 in one environment the last one installed breaks the other.
 
-| service | backend | Keras | CUDA | cuDNN | NCCL | driver of the host | compiled for | PTX for newer GPUs |
-|---|---|---|---|---|---|---|---|---|
+| service | system | backend | Keras | CUDA | cuDNN | NCCL | driver of the host | compiled for | PTX for newer GPUs |
+|---|---|---|---|---|---|---|---|---|---|
 """
 TAIL = """
 CUDA, cuDNN and NCCL come with the wheels; of the host only the NVIDIA driver and the NVIDIA Container Toolkit are
@@ -54,7 +54,9 @@ read from the wheels of the locks with `ci/gpu_code.py`.
 
 ## Pythons
 
-The images have {debian}'s Python {python}. The locks are for Python {pythons}, each with the newest versions that it
+Each image has the Python of its Debian. `torch-cpu` and the nodes of a cluster, which need one Python, have that of
+Debian 12, with which alone PyTorch's CPU build was run; `TORCH_BASE` selects another
+([containers.md](containers.md#building)). The locks are for Python {pythons}, each with the newest versions that it
 allows:
 
 {table}
@@ -73,6 +75,7 @@ class Row:
     """The contents of one image."""
 
     service: str
+    system: str
     backend: str
     keras: str
     cuda: str | None
@@ -90,6 +93,7 @@ class Row:
         compiled = None if self.build is None else ", ".join(map(text, self.build.compiled))
         cells = (
             self.service,
+            self.system,
             self.backend,
             self.keras,
             self.cuda,
@@ -112,7 +116,7 @@ class Row:
 def pins(lock: str, python: str) -> dict[str, str]:
     """The versions that a lock pins for a Python, by name."""
     lines = re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)(?: ; ([^\\\n]+))?", lock, re.MULTILINE)
-    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    environment = {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": "x86_64"}
     return {name: version for name, version, marker in lines if not marker or Marker(marker).evaluate(environment)}
 
 
@@ -127,7 +131,7 @@ def gpu_build(service: str, pinned: dict[str, str]) -> Build | None:
     return builds[0]
 
 
-def row(service: str, pinned: dict[str, str]) -> Row:
+def row(service: str, system: str, pinned: dict[str, str]) -> Row:
     """The row of a service, from the pins of its lock. Raises `KeyError` for a CUDA with unknown drivers."""
     name = next(name for name in BACKENDS[service.partition("-")[0]] if name in pinned)
     cuda = next((pinned[runtime] for runtime in RUNTIMES if runtime in pinned), None)
@@ -135,7 +139,7 @@ def row(service: str, pinned: dict[str, str]) -> Row:
         next((version for name, version in pinned.items() if name.startswith(f"nvidia-{library}-")), None)
         for library in ("cudnn", "nccl")
     )
-    service_row = Row(service, f"{name} {pinned[name]}", pinned["keras"], cuda, cudnn, nccl)
+    service_row = Row(service, system, f"{name} {pinned[name]}", pinned["keras"], cuda, cudnn, nccl)
     assert (cuda is not None) == service.endswith("-gpu"), f"{service}: CUDA {cuda}"
     return service_row
 
@@ -154,30 +158,31 @@ def by_python(locks: Mapping[str, str], pythons: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def image_python(dockerfile: str) -> tuple[str, str]:
-    """The base system of the images and its Python. Raises `KeyError` for a system with unknown Python."""
-    base = BASE.search(dockerfile)
-    assert base is not None, "docker/Dockerfile: no ARG BASE=debian:RELEASE"
-    return DEBIANS[base.group(1)]
+def image_python(compose: str, service: str) -> tuple[str, str]:
+    """The base system of a service's image and its Python. Raises `KeyError` for a system with unknown Python."""
+    bases = dict(BASE.findall(compose))
+    return DEBIANS[bases["TORCH_BASE" if service == "torch-cpu" else "BASE"]]
 
 
 def document(root: Path = ROOT) -> str:
     """The document."""
     rows, texts = [], {}
-    debian, python = image_python((root / "docker" / "Dockerfile").read_text(encoding="utf-8"))
+    compose = (root / "compose.yaml").read_text(encoding="utf-8")
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
     for service in SERVICES:
         lock = (root / "locks" / f"{service}.txt").read_text(encoding="utf-8")
         if service == "torch-cpu":
             lock += (root / "locks" / "torch-build-cpu.txt").read_text(encoding="utf-8")
         texts[service] = lock
+        debian, python = image_python(compose, service)
+        assert python in pythons, f"the locks do not support the images' Python {python}"
         pinned = pins(lock, python)
-        rows.append(replace(row(service, pinned), build=gpu_build(service, pinned)).text())
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
+        system = f"{debian}, Python {python}"
+        rows.append(replace(row(service, system, pinned), build=gpu_build(service, pinned)).text())
     versions = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
-    assert python in pythons, f"the locks do not support the images' Python {python}"
     table = by_python(texts, pythons)
-    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=versions, debian=debian, python=python, table=table)
+    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=versions, table=table)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class InputFacts:
     samples: int | None = about("samples of one pass", default=None)
     stored_bytes: int | None = about("bytes of the files of those samples", default=None)
     files: int | None = about("number of files", default=None)
+    resizer: str | None = about("library that resizes the images, by the name of its decoder", default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,11 @@ ENTRIES = {
             place="containers",
             guide="docs/containers.md",
             options=(
-                Option("images", "NAME", "repository of the images; default: keras-benchmark-matrix, as built here"),
+                Option(
+                    "images",
+                    "NAME",
+                    "repository of the images, or REPOSITORY:VERSION of a release; default: keras-benchmark-matrix",
+                ),
                 Option("memory", "SIZE", "of one container, as in 8g; default: nearly all", is_size=True),
                 Option("shm_size", "SIZE", "of its /dev/shm; default: 1g", is_size=True),
                 Option("seccomp", "FILE", "its seccomp profile, or unconfined; default: the engine's own"),

@@ -26,7 +26,7 @@ def test_row_names_cuda_and_the_driver_it_needs(compatibility: ModuleType) -> No
     pinned = compatibility.pins(
         "jax==0.10.2 \\\n    --hash=x\nkeras==3.15.1\nnvidia-cuda-runtime-cu12==12.9.79\n", "3.11"
     )
-    row = compatibility.row("jax-gpu", pinned)
+    row = compatibility.row("jax-gpu", "Debian 13, Python 3.13", pinned)
     assert (row.backend, row.cuda, row.cudnn, row.driver) == ("jax 0.10.2", "12.9.79", None, ">= 525.60.13")
 
 
@@ -66,15 +66,19 @@ def test_gpu_code_is_read_from_the_fat_binaries_of_a_library() -> None:
 
 
 def test_cuda_whose_drivers_are_unknown_is_an_error(compatibility: ModuleType) -> None:
-    row = compatibility.row("torch-gpu", {"torch": "9", "keras": "9", "nvidia-cuda-runtime": "99.0"})
+    row = compatibility.row(
+        "torch-gpu", "Debian 13, Python 3.13", {"torch": "9", "keras": "9", "nvidia-cuda-runtime": "99.0"}
+    )
     with pytest.raises(KeyError):
         row.text()
 
 
-def test_python_of_the_images_is_that_of_their_debian(compatibility: ModuleType) -> None:
-    assert compatibility.image_python("# x\nARG BASE=debian:bookworm-slim\nFROM ${BASE}\n") == ("Debian 12", "3.11")
+def test_python_of_an_image_is_that_of_its_debian(compatibility: ModuleType) -> None:
+    compose = "x:\n  BASE: ${BASE:-debian:trixie-slim}\ny:\n  BASE: ${TORCH_BASE:-debian:bookworm-slim}\n"
+    assert compatibility.image_python(compose, "jax-cpu") == ("Debian 13", "3.13")
+    assert compatibility.image_python(compose, "torch-cpu") == ("Debian 12", "3.11")
     with pytest.raises(KeyError):
-        compatibility.image_python("ARG BASE=debian:unheard-of\n")
+        compatibility.image_python(compose.replace("trixie", "unheard"), "jax-cpu")
 
 
 def test_every_service_of_compose_has_its_row(compatibility: ModuleType) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-DOCKERFILE = Path(__file__).parents[2] / "docker" / "Dockerfile"
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "docker" / "Dockerfile"
+ROOMS = ("records", "models", "analysis", "uploader", "dashboards", "runner")
+# Imported by the packages of the programs, or in none of the images.
+BROUGHT = {"absl", "github", "huggingface_hub", "markupsafe", "ml_dtypes", "pytest", "requests"}
 
 
 def stage(name: str) -> str:
@@ -23,6 +29,27 @@ def test_only_torch_gpu_has_the_compiler_for_tritons_launcher() -> None:
     installs = [line for line in stage("image").splitlines() if "apt-get install" in line]
     assert len(installs) == 1
     assert re.search(r'if \[ "\$\{SERVICE\}" = torch-gpu \]; then .* gcc libc6-dev python3-dev .* fi$', installs[0])
+
+
+def imported(source: str) -> set[str]:
+    """The first names of the modules that a source imports, lazily or not."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_programs_that_write_byte_code_import_every_package_that_the_project_does() -> None:
+    """Mutation: a program lacks a package, whose modules each process of an image then compiles."""
+    programs = runpy.run_path(str(DOCKERFILE.with_name("byte_code.py")))["PROGRAMS"]
+    sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    assert len(sources) > 500
+    used = {name for path in sources for name in imported(path.read_text(encoding="utf-8"))}
+    foreign = used - set(sys.stdlib_module_names) - {"keras_matrix"}
+    assert foreign - {name for _, program in programs.values() for name in imported(program)} == BROUGHT
 
 
 HADOLINT = Path(sys.executable).parent / "hadolint"

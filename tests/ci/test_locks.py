@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -58,3 +59,29 @@ def test_lock_of_the_uploader_contains_only_its_packages(locks: ModuleType) -> N
     pins, problems = locks.pins((ROOT / "locks" / "uploader.txt").read_text(encoding="utf-8"))
     assert problems == []
     assert {"keras", "numpy", "scipy", "docker", "jinja2"} & {pin.name for pin in pins} == set()
+
+
+def test_a_lock_fits_on_each_processor_that_it_is_for(locks: ModuleType) -> None:
+    """Mutation: `environments` has the first processor only."""
+    [lock] = [lock for lock in locks.LOCKS if lock.name == "tf-cpu"]
+    text = (ROOT / "locks" / "tf-cpu.txt").read_text(encoding="utf-8")
+    assert locks.problems_of(lock, PYPROJECT, {"tf-cpu": text}) == []
+
+    amd64_alone = re.sub(r"(?m)^tensorflow==.*\n(    .*\n)*", "", text)
+    bounds = next(text for text in PYPROJECT["project"]["optional-dependencies"]["tf-cpu"] if "machine !=" in text)
+    assert amd64_alone != text
+    assert locks.problems_of(lock, PYPROJECT, {"tf-cpu": amd64_alone}) == [
+        f"locks/tf-cpu.txt: {Requirement(bounds)} needs one pin under Python {python} on aarch64, got []"
+        for python in locks.PYTHONS
+    ]
+
+
+def test_only_nodes_of_a_cluster_have_ray_and_only_images_that_ask_for_it_opencv() -> None:
+    names = {"ray": "ray", "opencv-python-headless": "opencv"}
+    contained = {
+        (name, path.stem)
+        for path in (ROOT / "locks").glob("*.txt")
+        for name in re.findall(r"^([a-z0-9-]+)(?:\[[a-z,]+\])?==", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if name in names
+    }
+    assert contained == {*((name, "cpu") for name in names), *names.items(), ("ray", "ray-head")}

@@ -33,6 +33,20 @@ def test_only_what_was_checked_and_tested_is_published() -> None:
     assert set(jobs["release"]["needs"]) == {"index", "images"}
 
 
+def test_notes_of_a_release_list_its_images_by_digest() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))["jobs"]
+    tag = yaml.safe_load((ROOT / ".github" / "workflows" / "images.yml").read_text(encoding="utf-8"))["jobs"]["tag"]
+
+    artifacts = [step["with"].get("name") for step in tag["steps"] if "upload-artifact" in step.get("uses", "")]
+    fetched = [step["with"].get("name") for step in jobs["release"]["steps"] if "artifact" in step.get("uses", "")]
+    steps = [step.get("run", "") for step in jobs["release"]["steps"]]
+    assert artifacts == ["images"]
+    assert "images" in fetched
+    [listed] = [number for number, text in enumerate(steps) if "images.md >>dist/notes.md" in text]
+    [created] = [number for number, text in enumerate(steps) if text.startswith("gh release create")]
+    assert listed < created
+
+
 def test_action_tag_of_the_examples_is_that_of_this_version() -> None:
     minor = VERSION.rpartition(".")[0]
     used = [

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.schema import MEASURED, Status
-from tests.docker.containers import BACKENDS, SERVICES, compose, containers_of, docker, need
+from tests.docker.containers import BACKENDS, IMAGES, SERVICES, compose, containers_of, docker, need
 from tests.sessions import newest_records
 
 pytestmark = pytest.mark.docker
@@ -31,9 +31,12 @@ cells:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, dict[str, str]]]:
     """A folder as a clone of this project is, whose cluster runs; and the variables of its runner."""
     services = [service for service in SERVICES if service.endswith("-cpu")]
-    for service in services:
-        need(service)
-    need("jax-cpu")  # the head's image
+    head = "jax-cpu-ray"
+    for image in (*(f"{service}-ray" for service in services), head):
+        need(image)
+    python = docker("run", "--rm", "--network=none", "--entrypoint=python3", f"{IMAGES}:{head}", "--version").stdout
+    if python.split()[1].rpartition(".")[0] != f"{sys.version_info.major}.{sys.version_info.minor}":
+        pytest.skip(f"Ray needs one Python: the nodes have {python.strip()}, this is {sys.version.split()[0]}")
     (tmp_path / "matrices").mkdir()
     (tmp_path / "results").mkdir()
     (tmp_path / "matrix.yaml").write_text(MATRIX.replace("NAMES", ", ".join(BACKENDS[one] for one in services)))

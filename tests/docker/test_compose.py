@@ -22,7 +22,12 @@ VARIABLES = (
     "NO_PROXY",
 )
 UNSET = dict.fromkeys(VARIABLES, "")
-CLUSTER = {"ray-head": "jax-cpu", "ray-jax": "jax-cpu", "ray-tf": "tf-cpu", "ray-torch": "torch-cpu"}
+CLUSTER = {
+    "ray-head": "jax-cpu-ray",
+    "ray-jax": "jax-cpu-ray",
+    "ray-tf": "tf-cpu-ray",
+    "ray-torch": "torch-cpu-ray",
+}
 IMAGE_OF = {"report": "dashboard", **CLUSTER}
 
 
@@ -50,8 +55,23 @@ def test_every_backend_and_device_has_its_own_service_and_image(services: dict[s
         name: f"{IMAGES}:{IMAGE_OF.get(name, name)}" for name in built
     }
     assert {name: service["build"]["args"]["SERVICE"] for name, service in built.items()} == {
-        name: IMAGE_OF.get(name, name) for name in built
+        name: IMAGE_OF.get(name, name).removesuffix("-ray") for name in built
     }
+    with_ray = {name for name, service in built.items() if service["build"]["args"]["EXTRAS"] == "ray"}
+    assert with_ray == {*CLUSTER}
+    assert {service["build"]["args"]["EXTRAS"] for name, service in built.items() if name not in CLUSTER} == {""}
+
+
+def test_torch_cpu_and_the_nodes_of_a_cluster_have_one_base_and_the_others_the_newest() -> None:
+    """Nodes of a cluster need one Python, and PyTorch's CPU build was run with that of Debian 12 alone."""
+    names = {*CLUSTER, "torch-cpu"}
+    for variables, newest, torch in (
+        (dict.fromkeys(("BASE", "TORCH_BASE", "EMULATOR_BASE"), ""), "debian:trixie-slim", "debian:bookworm-slim"),
+        ({"BASE": "own:13", "TORCH_BASE": "own:12", "EMULATOR_BASE": "own:13"}, "own:13", "own:12"),
+    ):
+        services = active("*", **UNSET, **variables)
+        bases = {name: one["build"]["args"]["BASE"] for name, one in services.items() if "build" in one}
+        assert bases == {name: torch if name in names else newest for name in bases}
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "tpu"])
@@ -211,7 +231,7 @@ def test_the_clusters_head_with_a_dashboard_is_another_image_and_serves_this_mac
         "ray-head": "ray-head",
     }
     head, usual = services["ray-head"], active("ray")["ray-head"]
-    assert head["build"]["args"] == {**usual["build"]["args"], "SERVICE": "ray-head"}
+    assert head["build"]["args"] == {**usual["build"]["args"], "SERVICE": "ray-head", "EXTRAS": ""}
     assert {(port["host_ip"], port["target"]) for port in head["ports"]} == {("127.0.0.1", 10001), ("127.0.0.1", 8265)}
     changed = {"image", "build", "command", "ports"}
     assert {key: head[key] for key in {*head} - changed} == {key: usual[key] for key in {*usual} - changed}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from typing import Any
 
@@ -76,7 +77,39 @@ def test_image_has_keras_hub_without_tensorflow_text(service: str) -> None:
 
 def test_an_images_python_is_the_documented_one(service: str) -> None:
     version = ".".join(output_of(service, "python3", "--version").removeprefix("Python ").split(".")[:2])
-    assert f"The images have Debian 12's Python {version}." in (ROOT / "docs" / "compatibility.md").read_text()
+    table = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    [system] = [line.split(" | ")[1] for line in table.splitlines() if line.startswith(f"| {service} | Debian")]
+    release = output_of(service, "cat", "/etc/debian_version").partition(".")[0]
+    assert system == f"Debian {release}, Python {version}"
+
+
+def test_image_has_neither_ray_nor_opencv_nor_pip(service: str) -> None:
+    script = (
+        "from importlib.util import find_spec; print([n for n in ('ray', 'cv2', 'pip') if find_spec(n)]); "
+        "from keras_matrix.models.inputs.pipelines.decode import *; print(chosen_decoder('auto'), resizer('auto')); "
+        "chosen_decoder('cv2')"
+    )
+    refused = f"python -u -c \"{script}\" 2>&1 | sed -n -e 1,2p -e '$p'"
+    found, decoder, error = output_of(service, "sh", "-c", refused).splitlines()
+    assert (found, decoder) == ("[]", "simplejpeg pil")
+    assert "decoder: cv2 is not installed; install keras-matrix[opencv] (into an image: EXTRAS=opencv" in error
+
+
+def test_documented_size_is_the_images(service: str) -> None:
+    """In addition to the base, within 3 %: ci/images prints it."""
+    image, base = inspected_sizes(service)
+    text = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
+    [documented] = re.findall(rf"^\| {service} \|.*\| ([\d,]+) MB \|$", text, re.MULTILINE)
+    assert (image - base) / 1e6 == pytest.approx(int(documented.replace(",", "")), rel=0.03)
+
+
+def inspected_sizes(service: str) -> tuple[int, int]:
+    """The bytes of an image and of its base."""
+    base = inspected(service)["Labels"]["org.opencontainers.image.base.name"]
+    image_size, base_size = (
+        int(docker("image", "inspect", "--format", "{{.Size}}", name).stdout) for name in (f"{IMAGES}:{service}", base)
+    )
+    return image_size, base_size
 
 
 def test_no_image_contains_a_compiler(service: str) -> None:

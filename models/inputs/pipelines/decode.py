@@ -48,7 +48,8 @@ Decoder = Callable[[bytes, JpegHeader, int], Any]
 # In the order of `auto`: by images per CPU-second (lab/run input_pipelines). Each with the packages that it needs.
 DECODERS = {"simplejpeg": ("simplejpeg",), "cv2": ("cv2",), "pil": ("PIL",)}
 NATIVE_DECODER = "tf_io"
-_PACKAGES = {"cv2": "opencv-python-headless", "PIL": "pillow"}
+# What to install for one that is missing; the images have all but OpenCV.
+_ADVICE = {"cv2": "keras-matrix[opencv] (into an image: EXTRAS=opencv docker compose build SERVICE)"}
 _CMYK = 4
 START, END = b"\xff\xd8", b"\xff\xd9"
 # Pillow's limit against decompression bombs; a decoded image of this size takes 0.5 GB.
@@ -106,11 +107,11 @@ def chosen_decoder(name: str) -> str:
             (candidate for candidate, needed_packages in DECODERS.items() if _installed(needed_packages)), None
         )
         if decoder is None:
-            raise DecoderUnavailable("decoder: none is installed; install simplejpeg and opencv-python-headless")
+            raise DecoderUnavailable("decoder: none is installed; install keras-matrix[inputs]")
         return decoder
     if not _installed(DECODERS[name]):
-        packages_text = " ".join(_PACKAGES.get(package, package) for package in DECODERS[name])
-        raise DecoderUnavailable(f"decoder: {name} is not installed; install {packages_text}, or use decoder: auto")
+        advice = _ADVICE.get(name, "keras-matrix[inputs]")
+        raise DecoderUnavailable(f"decoder: {name} is not installed; install {advice}, or use decoder: auto")
     return name
 
 
@@ -127,15 +128,23 @@ def _divisor(header: JpegHeader, size: int) -> int:
     return next(n for n in (8, 4, 2, 1) if n == 1 or min(header.height, header.width) >= n * size)
 
 
+def resizer(decoder: str) -> str:
+    """Return the decoder whose library resizes what this one decodes: itself, or OpenCV where it is installed."""
+    if decoder != "pil" and _installed(("cv2",)):
+        return "cv2"
+    return NATIVE_DECODER if decoder == NATIVE_DECODER else "pil"
+
+
 @lru_cache(maxsize=8)
 def _functions(name: str) -> tuple[Decoder, Callable[[Any, Pixels], None]]:
+    resizes_with_opencv = resizer(name) == "cv2"
     if name == NATIVE_DECODER:
         native = importlib.import_module("keras_matrix.models.inputs.pipelines.tensorflow")
-        return native.decode_jpeg, _cv2_resize if _installed(("cv2",)) else native.resize
+        return native.decode_jpeg, _cv2_resize if resizes_with_opencv else native.resize
     if name == "pil":
         return _pil, _pil_resize
     decode = {"simplejpeg": _simplejpeg, "cv2": _cv2}[name]
-    return decode, _cv2_resize if _installed(("cv2",)) else _pil_resize_array
+    return decode, _cv2_resize if resizes_with_opencv else _pil_resize_array
 
 
 @lru_cache(maxsize=1)

@@ -27,6 +27,7 @@ from keras_matrix.models.inputs.pipelines.decode import (
     Decode,
     DecoderUnavailable,
     chosen_decoder,
+    resizer,
 )
 from keras_matrix.models.inputs.pipelines.interface import Make, PipelineWorkers
 from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
@@ -181,6 +182,7 @@ def _facts(request: Request, images: Source, name: str, workers: PipelineWorkers
         worker_kind=workers.kind if workers.count else None,
         prefetch=workers.prefetch if workers.count else 0,
         decoder=decoder,
+        resizer=resizer(decoder),
         cache=request.text("cache"),
         samples=len(images),
         stored_bytes=int(images.sizes().sum()),

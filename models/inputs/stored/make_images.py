@@ -227,7 +227,8 @@ def _require_packages() -> None:
     missing_packages = [package for package in ("cv2", "simplejpeg") if find_spec(package) is None]
     if missing_packages:
         raise InputDataError(
-            f"make-images needs the packages {' and '.join(missing_packages)}: pip install 'keras-matrix[inputs]'"
+            f"make-images needs the packages {' and '.join(missing_packages)}: pip install "
+            "'keras-matrix[inputs,opencv]'"
         )
 
 

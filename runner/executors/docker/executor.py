@@ -97,8 +97,12 @@ class ContainerPlace:
 
 
 def image_name(images: str, backend: str, device: str) -> str:
-    """Return the name of the image for a backend and device, as compose.yaml gives it."""
-    return f"{images}:{service_name(backend, device)}"
+    """Return the name of the image for a backend and device, as compose.yaml gives it, or as a release does.
+
+    `images` is a repository, or a repository and a version: registry.example/images:0.2.0 has 0.2.0-jax-cpu.
+    """
+    versioned = ":" in images.rpartition("/")[2]  # the colon before a slash precedes a registry's port
+    return f"{images}{'-' if versioned else ':'}{service_name(backend, device)}"
 
 
 def end_leftovers(engine: Engine, results: str, but: Iterable[str] = ()) -> int:

@@ -60,7 +60,9 @@ def read(folder: str, case: dict) -> dict:
         "stages": list(timed[0][2].shape),
         "depth": pipeline.depth,
         "pass": pipeline.batches_per_pass,
-        "facts": {name: getattr(pipeline.facts, name) for name in ("pipeline", "workers", "worker_kind", "decoder")},
+        "facts": {
+            name: getattr(pipeline.facts, name) for name in ("pipeline", "workers", "worker_kind", "decoder", "resizer")
+        },
         "loss": history["loss"][-1],
         "step_s": (time.perf_counter() - begun_s) / (2 * STEPS),
         "step_cpu_s": (time.process_time() - begun_cpu_s) / (2 * STEPS),

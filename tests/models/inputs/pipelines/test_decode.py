@@ -17,6 +17,7 @@ from keras_matrix.models.inputs.pipelines.decode import (
     JpegHeader,
     chosen_decoder,
     read_header,
+    resizer,
 )
 from tests.models.inputs.pipelines.jpegs import encoded, pixels
 
@@ -148,8 +149,29 @@ def test_auto_is_the_first_decoder_that_is_installed(monkeypatch: pytest.MonkeyP
     assert chosen_decoder("auto") == "simplejpeg"
     monkeypatch.setattr(module, "_installed", lambda names: names == ("PIL",))
     assert chosen_decoder("auto") == "pil"
-    with pytest.raises(DecoderUnavailable, match="decoder: cv2 is not installed; install opencv-python-headless, or"):
+    with pytest.raises(
+        DecoderUnavailable, match=r"decoder: cv2 is not installed; install keras-matrix\[opencv\] \(into"
+    ):
         chosen_decoder("cv2")
+    with pytest.raises(
+        DecoderUnavailable, match=r"simplejpeg is not installed; install keras-matrix\[inputs\], or use"
+    ):
+        chosen_decoder("simplejpeg")
     monkeypatch.setattr(module, "_installed", lambda names: False)
-    with pytest.raises(DecoderUnavailable, match="decoder: none is installed; install simplejpeg and opencv"):
+    with pytest.raises(DecoderUnavailable, match=r"decoder: none is installed; install keras-matrix\[inputs\]"):
         chosen_decoder("auto")
+
+
+def test_opencv_resizes_where_it_is_installed_and_otherwise_the_decoder_or_pillow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("simplejpeg", "cv2", "pil", "tf_io")
+    assert [resizer(name) for name in names] == ["cv2", "cv2", "pil", "cv2"]
+    monkeypatch.setattr(module, "_installed", lambda names: names != ("cv2",))
+    module._functions.cache_clear()
+    try:
+        assert [resizer(name) for name in names] == ["pil", "pil", "pil", "tf_io"]
+        image = pixels()
+        assert difference(decoded("simplejpeg", encoded(image)), reference(image, 64)) < 2
+    finally:
+        module._functions.cache_clear()

@@ -46,7 +46,7 @@ def test_pipelines_yield_the_batches_of_the_loader_in_order(backend: str, tmp_pa
         check(one, "float32" if "preprocess" in case else "uint8")
         name, workers = case["pipeline"], case["input_workers"]
         kind = KIND[name] if workers else None
-        facts = {"pipeline": name, "workers": workers, "worker_kind": kind, "decoder": "simplejpeg"}
+        facts = {"pipeline": name, "workers": workers, "worker_kind": kind, "decoder": "simplejpeg", "resizer": "cv2"}
         assert one["facts"] == facts
         assert one["depth"] == (workers + case.get("prefetch", 2) if workers else 0)
 

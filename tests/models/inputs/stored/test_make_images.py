@@ -96,7 +96,7 @@ def test_photographs_smaller_than_the_image_are_enlarged() -> None:
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(make_images, "find_spec", lambda name: None)
     with pytest.raises(
-        InputDataError, match=r"needs the packages cv2 and simplejpeg: pip install 'keras-matrix\[inputs"
+        InputDataError, match=r"needs the packages cv2 and simplejpeg: pip install 'keras-matrix\[inputs,opencv\]'"
     ):
         make_images.make_images({**REQUEST, "output_path": str(tmp_path / "x")})
     assert list(tmp_path.iterdir()) == []

@@ -42,7 +42,13 @@ from keras_matrix.runner.executors.docker.engine import (
     foreign_users,
     refusal,
 )
-from keras_matrix.runner.executors.docker.executor import ContainerPlace, DockerExecutor, end_leftovers, user_of
+from keras_matrix.runner.executors.docker.executor import (
+    ContainerPlace,
+    DockerExecutor,
+    end_leftovers,
+    image_name,
+    user_of,
+)
 from keras_matrix.runner.executors.supervise import visible_gpus
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.measure.judge import judge
@@ -134,6 +140,18 @@ def test_missing_image_is_reported_in_full_once_and_other_backends_continue(
     output, errors = capsys.readouterr()
     assert (output + errors).count("build it with: docker compose build torch-cpu") == 1
     assert "torch: image_missing" in output
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        ("keras-benchmark-matrix", "keras-benchmark-matrix:jax-cpu"),
+        ("registry.example:5000/images", "registry.example:5000/images:jax-cpu"),
+        ("registry.example:5000/images:0.2.0", "registry.example:5000/images:0.2.0-jax-cpu"),
+    ],
+)
+def test_images_may_be_those_of_a_release(images: str, expected: str) -> None:
+    assert image_name(images, "jax", "cpu") == expected
 
 
 @pytest.mark.fault("F28", mutation="an image that was built since begins a new run")
