@@ -25,6 +25,7 @@ from keras_matrix.analysis.history.sessions import (
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.text import bytes_text
 
 STORED, NEW = "stored", "measured again"
 BETWEEN_UNKNOWN = (
@@ -117,11 +118,18 @@ def changes(stored_records: Sequence[Record], new: Sequence[Record]) -> dict[str
 
 
 def _facts(record: Record) -> Mapping[str, str]:
-    machine = {name.replace("_", " "): _text(value) for name, value in to_json(record.machine).items()}
+    machine = dict(_fact(name, value) for name, value in to_json(record.machine).items())
     image = {} if record.container is None else {"image": record.container.image_id}
     inherited = record.resolved.inherited if record.resolved else None
     variables = {} if inherited is None else {"inherited variables": _text(inherited)}
     return {**record.versions, **machine, **image, **variables}
+
+
+def _fact(name: str, value: object) -> tuple[str, str]:
+    """Return a field of a machine as its name and value for people."""
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return name.removesuffix("_bytes"), bytes_text(value)
+    return name.removesuffix("_bytes").replace("_", " "), _text(value)
 
 
 def _text(value: object) -> str:

@@ -53,6 +53,7 @@ from keras_matrix.analysis.whatif.what_ifs.layers import (
     segments_of,
 )
 from keras_matrix.analysis.whatif.what_ifs.what_if import Scalar, WhatIfError
+from keras_matrix.records.text import bytes_text
 
 FUSION, AMP = "op_fusion", "amp"
 MEMORY = "memory"
@@ -268,11 +269,10 @@ def search_memory(
     Recomputation and gradient accumulation are searched only if the measured peak exceeds the budget.
     """
     graph = exclusive(graph)
-    baseline = replay(graph)
+    baseline, budget_text = replay(graph), bytes_text(budget_bytes)
     if worker_memory.peak_bytes <= budget_bytes:
-        return skipped(
-            MEMORY, baseline, f"the peak of {worker_memory.peak_bytes} bytes is within the budget of {budget_bytes}"
-        )
+        peak_text = bytes_text(worker_memory.peak_bytes)
+        return skipped(MEMORY, baseline, f"the peak of {peak_text} is within the budget of {budget_text}")
     trials = TrialCollector(graph, tuple(before))
     least = worker_memory.peak_bytes
     for texts, peak_bytes in _candidates(graph, worker_memory):
@@ -283,8 +283,9 @@ def search_memory(
             except GraphError as error:
                 return skipped(MEMORY, baseline, error)
     if not trials.found:
+        least_text = bytes_text(least)
         return skipped(
-            MEMORY, baseline, f"no setting fits: the least predicted peak is {least} bytes, above {budget_bytes}"
+            MEMORY, baseline, f"no setting fits: the least predicted peak is {least_text}, above {budget_text}"
         )
     ranked = sorted(trials.found, key=lambda candidate: candidate.step_time_s)[:BEST]
     strategies = (strategy_of(graph, trial.what_ifs, before) for trial in ranked)

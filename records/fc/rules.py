@@ -38,7 +38,7 @@ from keras_matrix.records.fc.spec import (
     problem_of,
 )
 from keras_matrix.records.settings import KERAS, REMAT_OFF, Settings
-from keras_matrix.records.text import MIB, bytes_text
+from keras_matrix.records.text import MIB, bytes_text, plural
 
 # Kinds that divide the batch, and modes that divide weights or gradients, into as many pieces as there are workers.
 CUT_BATCH = (Parallelism.DATA, Parallelism.MODEL, Parallelism.HYBRID, Parallelism.SHARDED)
@@ -372,7 +372,7 @@ def memory_problem(problem: FcProblem, free_bytes: int | None, nodes: int = 1) -
         return None
     return (
         f"weight_size: {problem.weight_size} at level {problem.level} and batch_size {problem.batch_size} needs at "
-        f"least {bytes_text(needed_bytes)} in {problem.mode} with {problem.workers} workers, but "
+        f"least {bytes_text(needed_bytes)} in {problem.mode} with {plural(problem.workers, 'worker')}, but "
         f"{bytes_text(free_bytes)} are free; lower weight_size, level or workers"
     )
 

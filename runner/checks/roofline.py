@@ -20,6 +20,7 @@ from keras_matrix.records.instruments import work as works
 from keras_matrix.records.instruments.peaks import Peaks, StoredPeaks
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work, work_key
 from keras_matrix.records.settings import Settings
+from keras_matrix.records.text import plural
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed, probe_settings
 from keras_matrix.runner.matrix import catalog as catalogs
 from keras_matrix.runner.matrix.catalog import Catalog
@@ -113,7 +114,7 @@ def count(
     backend = next((name for name in BY_COMPILE_TIME if not probe.missing(name)), None)
     if not targets or backend is None:
         return Counted(known_works, reason_by_work)
-    report(f"counting the work of {len(targets)} workloads on {backend}")
+    report(f"counting the work of {plural(len(targets), 'workload')} on {backend}")
     try:
         answer = _ask(probe, backend, CountOrder(targets))
     except ProbeFailed as error:
@@ -138,7 +139,7 @@ def check(
         if why := probe.missing(backend):
             reason_by_subject[backend] = why
             continue
-        report(f"counting {len(targets)} workloads on {backend}")
+        report(f"counting the FLOPs of {plural(len(targets), 'workload')} on {backend}")
         try:
             answer = _ask(probe, backend, CountOrder([], targets, batch_size))
         except ProbeFailed as error:

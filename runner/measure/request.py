@@ -128,7 +128,8 @@ def one_program(
     folder of a project.
     """
     if not path.is_file():
-        raise UsageError(f"{path}: must be a program of Python, such as train.py; there is no such file")
+        missing_text = "it is a folder" if path.is_dir() else "there is no such file"
+        raise UsageError(f"{path}: must be a program of Python, such as train.py; {missing_text}")
     file = path.resolve()
     project = project_of(file)
     workload = {"script": str(file.relative_to(project)), **program}

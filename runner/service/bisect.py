@@ -289,11 +289,13 @@ class Trials:
         if trial.contrasts != (TOTAL,) and (
             reasons := [reason for arm, reason in failures.items() if arm != CANDIDATE]
         ):
-            self.display.say(f"  {'; '.join(reasons)}; it was measured before: again")
+            self.display.say(f"  {'; '.join(reasons)}; an end was measured before: once more")
             session = self._session(trial, rule, arms, is_new=True)
             failures = self._failures(session, trial)
         if CANDIDATE in trial.arms and failures and CANDIDATE not in failures:
-            raise EndFailed(f"{'; '.join(failures.values())}, which was measured before; the same command continues")
+            raise EndFailed(
+                f"{'; '.join(failures.values())}, although it was measured before; the same command continues"
+            )
         return session, failures
 
     def _arm(self, name: str, position: int) -> ArmRequest:

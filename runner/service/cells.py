@@ -64,8 +64,8 @@ def refuse_cell(
     names = sorted({f"{settings.backend}:{settings.workload}" for settings in settings_by_cell.values()})
     known_names = {name for settings in settings_by_cell.values() for name in _names(settings)}
     message = (
-        f"CELL: no cell of {place_text} is named {text!r}{near(text, sorted(known_names))}; there are "
-        f"{', '.join(names)}"
+        f"CELL: no cell of {place_text} is named {text!r}; there {'are' if len(names) > 1 else 'is'} "
+        f"{', '.join(names)}{near(text, sorted(known_names))}"
     )
     raise UsageError("\n".join([message, *unread]))
 

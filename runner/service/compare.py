@@ -104,9 +104,10 @@ def stored_run(sides: Sides, name: str) -> Run:
         if (newest := Results(folder).latest()) is not None:
             return newest
     run_ids = [run.run_id for run in Results(results).runs()]
+    known_text = f"in {results} {newest_runs(run_ids)}{near(name, run_ids)}" if run_ids else without_run([results])
     raise UsageError(
-        f"{sides.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
-        f"{near(name, run_ids)}; {f'in {results} {newest_runs(run_ids)}' if run_ids else without_run([results])}"
+        f"{sides.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id; "
+        f"{known_text}"
     )
 
 

@@ -137,5 +137,7 @@ def read_report(path: Path) -> Report:
         return read(loads(path.read_bytes()))
     except OSError as error:
         raise InputError(f"--merge: {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise InputError(f"--merge: {path}: must be a JSON report of this command: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"--merge: {path}: must be a JSON report of this command, got other JSON") from error

@@ -67,7 +67,7 @@ def read(results_folders: Sequence[Path], pattern: str | None) -> tuple[Past, li
     past = history_reader.read(results_folders, _choice(pattern, names))
     if not any(run.attempts for run in past.runs):
         if pattern is not None and names:
-            message = f"CELL: no stored cell is named {pattern!r}{near(pattern, names)}; there are {_some(names)}"
+            message = f"CELL: no stored cell is named {pattern!r}; there are {_some(names)}{near(pattern, names)}"
             skipped_texts = (f"skipped: {problem.path}: {problem.reason}" for problem in past.problems)
             raise UsageError("\n".join([message, *skipped_texts]))
         reasons = [*(f"{problem.path}: {problem.reason}" for problem in past.problems), *past.caveats]

@@ -98,8 +98,8 @@ def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
     for name in named_ids:
         if name not in reader.runs:
             raise UsageError(
-                f"report --merge: {request.results} contains no run {name!r}{near(name, reader.runs)}; "
-                f"{newest_runs(reader.runs)}"
+                f"report --merge: {request.results} contains no run {name!r}; "
+                f"{newest_runs(reader.runs)}{near(name, reader.runs)}"
             )
     newest = sorted(reader.runs, reverse=True)[:LOOKED_BACK]
     names = sorted(named_ids, reverse=True) if request.runs else list(dict.fromkeys([*named_ids, *newest]))

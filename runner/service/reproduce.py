@@ -75,7 +75,9 @@ def stored(name: str, results: Path, run_id: str | None) -> ReproducedCell:
     attempts = [record for record in latest_attempts(records) if record.cell_id == cell]
     if attempts[0].settings.workload.startswith(PREFIX):
         command = f"runner task {attempts[0].settings.workload.removeprefix(PREFIX)}"
-        raise UsageError(f"RECORD: an external command, which no record contains; measure it again with: {command}")
+        raise UsageError(
+            f"RECORD: {cell} is an external command, whose program is in no record; measure it again with: {command}"
+        )
     if all(record.status is not Status.OK for record in attempts):
         reason_text = f"ended ok ({attempts[0].status}: {attempts[0].reason}): there is no figure to reproduce"
         raise UsageError(f"RECORD: no process of {cell} in {run.run_id} {reason_text}")
@@ -129,8 +131,8 @@ def _same_image(reproduced_cell: ReproducedCell, request: RunRequest, cell: Cell
             ", ".join(f"{name} is {digest}" for name, digest in arm.versions.items()) or "there is no image here"
         )
         raise CannotRebuild(
-            f"the record was measured in the image {reproduced_cell.image}, but {images_text}; if you have it, name "
-            f"it: docker tag {reproduced_cell.image} reproduced:SERVICE, and add --images reproduced"
+            f"the record was measured in the image {reproduced_cell.image}, but {images_text}; if the first one is "
+            f"still here, name it: docker tag {reproduced_cell.image} reproduced:SERVICE, and add --images reproduced"
         )
     return arm
 

@@ -135,5 +135,7 @@ def targets_of(names: Sequence[str]) -> list[Any]:
     workloads = catalog.load().workloads
     for name in names:
         if name not in workloads:
-            raise UsageError(f"--check-flops: must be of {', '.join(workloads)}, got {name!r}{near(name, workloads)}")
+            raise UsageError(
+                f"--check-flops: must be one of {', '.join(workloads)}, got {name!r}{near(name, workloads)}"
+            )
     return [Target(name, {}) for name in names]

@@ -316,11 +316,13 @@ def _stored_analyses(request: RunRequest, name: str, run_id: str) -> tuple[Run, 
     names = {report_of_arm[arm_id] for arm_id in report_of_arm if arm_id.startswith(name)}
     names |= set(cells.matching(name, {base_id: report.settings for base_id, report in report_by_cell.items()}))
     if not names:
-        workloads_text = ", ".join(
-            sorted({f"{report.settings.backend}:{report.settings.workload}" for report in report_by_cell.values()})
+        settings = [report.settings for report in report_by_cell.values()]
+        analysed_names = sorted({f"{cell.backend}:{cell.workload}" for cell in settings})
+        known_text = f" (there are {', '.join(analysed_names)})" if analysed_names else ""
+        raise UsageError(
+            f"--run: {run.run_id} contains no stall analysis of {name!r}{known_text}; measure one with: "
+            f"runner stalls {name}"
         )
-        advice = f"it contains {workloads_text or 'no stall analysis'}; measure one with: runner stalls {name}"
-        raise UsageError(f"--run: {run.run_id} contains no stall analysis of {name!r}; {advice}")
     return run, [report_by_cell[base_id] for base_id in report_by_cell if base_id in names]
 
 

@@ -102,7 +102,9 @@ class Findings:
 
 def newest_runs(run_ids: Collection[str]) -> str:
     """Return the names of the newest runs, for a message about an unknown one."""
-    return f"the newest are {', '.join(sorted(run_ids)[-RUNS_NAMED:])}" if run_ids else "there is no run"
+    if not run_ids:
+        return "there is no run"
+    return f"the {'newest are' if len(run_ids) > 1 else 'only one is'} {', '.join(sorted(run_ids)[-RUNS_NAMED:])}"
 
 
 def chosen_run(results: Path, name: str | None, flag: str = "--run") -> Run:
@@ -114,7 +116,7 @@ def chosen_run(results: Path, name: str | None, flag: str = "--run") -> Run:
     if name is None:
         return runs[max(runs)]
     if name not in runs:
-        raise UsageError(f"{flag}: {results} contains no run {name!r}{near(name, runs)}; {newest_runs(runs)}")
+        raise UsageError(f"{flag}: {results} contains no run {name!r}; {newest_runs(runs)}{near(name, runs)}")
     return runs[name]
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import transcripts
+from tests.transcripts import Transcript
+
 MATRIX = """\
 version: 1
 backends: [tensorflow, jax, torch]
@@ -21,3 +24,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     return tmp_path
+
+
+@pytest.fixture
+def transcript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Transcript:
+    """What commands print in the test's folder, for its golden file."""
+    return transcripts.begin(tmp_path, monkeypatch, capsys)

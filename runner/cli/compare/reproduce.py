@@ -108,8 +108,8 @@ def _verdict(reproduction: Reproduction) -> str:
     ratio_line = f"new / stored {bracketed(reproduction.ratio)}"
     if reproduction.ratio.bounds is None:
         return (
-            f"{reproduction.verdict}: there is no interval, which takes two processes on each side that ended ok: "
-            f"{ratio_line}"
+            f"{reproduction.verdict}: {ratio_line}, without an interval, which needs two processes on each side that "
+            "ended ok"
         )
     tolerated = percentage(reproduction.tolerance)
     return {

@@ -17,7 +17,16 @@ from keras_matrix.analysis.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import FlopCheck
-from keras_matrix.records.text import NOTHING, bytes_text, count, number, percentage, percentage_interval, printable
+from keras_matrix.records.text import (
+    NOTHING,
+    bytes_text,
+    count,
+    number,
+    percentage,
+    percentage_interval,
+    plural,
+    printable,
+)
 from keras_matrix.runner.checks import roofline
 from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.cli.render.format import columns, document
@@ -111,9 +120,10 @@ def lines(roofline: Roofline, peaks: Peaks | None) -> list[str]:
     """Return the peaks, the cells and the notes, as lines."""
     report_lines: list[str] = []
     if peaks:
+        process_text = plural(peaks.rounds, "process", "processes")
         report_lines += [
             f"peaks of {peaks.machine.cpu_model}, {peaks.machine.logical_cpus} CPUs, measured {peaks.measured_at}; "
-            f"best and median over the calls of {peaks.rounds} processes each, interleaved in random order",
+            f"best and median over the calls of {process_text} each, interleaved in random order",
             "",
             *_own_lines(roofline.own),
             "",

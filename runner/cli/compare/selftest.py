@@ -66,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
     sessions = stored_sessions(Results(request.results), args.plant)
     if not sessions:
         planted_text = f" with {args.plant}" if args.plant else ""
-        raise UsageError(f"--stored: {request.results} contains no selftest{planted_text}")
+        raise UsageError(
+            f"--stored: {request.results} contains no selftest{planted_text}; leave out --stored to measure one"
+        )
     fields = summary(sessions, args.plant, timing_costs(request, args.cost_s) if args.cost_s else [])
     print(document(fields) if args.json else _text(fields))
     return 0 if fields["findings"] else 1
@@ -125,7 +127,9 @@ def _parallel_devices(request: RunRequest, *, is_stored: bool, as_json: bool) ->
         (influence.load([request.results]), []) if is_stored else measured_influences(request, TerminalDisplay(as_json))
     )
     if is_stored and not influences:
-        raise UsageError(f"--stored: {request.results} contains no self test of parallel devices")
+        raise UsageError(
+            f"--stored: {request.results} contains no selftest of parallel devices; leave out --stored to measure one"
+        )
     fields = {"influences": to_json(list(influences)), "missing": missing_texts}
     print(document(fields) if as_json else "\n".join([*_influence_lines(influences), *missing_texts]))
     return 1 if missing_texts else 0

@@ -76,9 +76,7 @@ def _check_flags(top: int | None, run: str | None, *, verify: bool, cold: bool |
     if top is not None:
         check_range("--top", top, 1)
         if not verify:
-            raise UsageError(
-                "--top: is of --verify, which applies changes; without it all advice is shown: leave it out"
-            )
+            raise UsageError("--top: needs --verify, which applies so many changes; without it all advice is shown")
     if run is not None and cold is not None:
         name = "--cold" if cold else "--no-cold"
         raise UsageError(f"{name}: must not be given with --run, whose arms have been measured: leave it out")

@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"RUN: name one run with --run {args.runs[0]}, or merge several with --merge")
     if args.publish is not None:
         return _publish(args.results, args.publish, args.last)
+    if args.output is not None:
+        check_output("--out", args.output)
     store = chosen_run(args.results, args.run)
     page = args.output or store.folder / "report.html"
     run_findings = write_report(store, page)
@@ -119,7 +121,7 @@ def show_merged(request: MergeRequest, form: str) -> int:
     else:
         print(heading(merged.summary))
         print_table(merged.found)
-        print(f"\n{how_to_alternate(merged.summary)}", flush=True)
+        print("\n".join(["", *how_to_alternate(merged.summary)]), flush=True)
     if problem is not None:
         raise problem
     if form == TABLE:
@@ -145,11 +147,11 @@ def heading(summary: MergeSummary) -> str:
     return "\n".join(map(printable, [*lines, *summary.lines]))
 
 
-def how_to_alternate(summary: MergeSummary) -> str:
-    """Return how to measure all cells of a merged table in one session, or '' if there is no such command."""
+def how_to_alternate(summary: MergeSummary) -> list[str]:
+    """Return how to measure all cells of a merged table in one session, as lines; none if there is no such command."""
     if summary.alternating is None:
-        return ""
-    return f"for intervals paired by block, measure the backends alternately: {printable(summary.alternating)}\n"
+        return []
+    return [f"for intervals paired by block, measure the backends alternately: {printable(summary.alternating)}", ""]
 
 
 def _fields(merge: Merge, summary: MergeSummary) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def _named(backend: str, task: FcProblem) -> str:
     extra_text += f" partition={task.partition}" if task.partition != "program" else ""
     values = asdict(task)
     extra_text += "".join(f" {name}={values[name]}" for name in WHAT_IF if values[name] != DEFAULTS[name])
-    return f"{task.mode} on {backend}, {task.workers} workers, {task.precision}, {task.reduce}{extra_text}"
+    return f"{task.mode} on {backend}, {plural(task.workers, 'worker')}, {task.precision}, {task.reduce}{extra_text}"
 
 
 def _claims(answers: Sequence[ProofAnswer]) -> list[str]:
@@ -294,5 +294,5 @@ def _claims(answers: Sequence[ProofAnswer]) -> list[str]:
         "worst max |difference| / max |reference| of gradients, weights, their updates and loss after 5 steps, against "
         "plain NumPy in float64",
         f"bytes and layout as the formulas say: {equal_count} of {len(proofs)} tasks",
-        f"fc_phy with shared_ratio 0: {call_count} collectives in {len(silent)} tasks",
+        *([f"fc_phy with shared_ratio 0: {call_count} collectives in {len(silent)} tasks"] if silent else []),
     ]

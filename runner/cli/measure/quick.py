@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(finished_run.found, display)
         again_s = quick.DECIDING_REPEATS * (time.perf_counter() - begun_s)
-        display.say("\n".join(next_lines(finished_run.found, decided_by, again_s)))
-        display.say(f"\nreport: {request.results / 'latest' / 'report.html'}")
+        report_line = f"report: {request.results / 'latest' / 'report.html'}"
+        display.say("\n".join([*next_lines(finished_run.found, decided_by, again_s), "", report_line]))
     return finished_run.exit_code
 
 

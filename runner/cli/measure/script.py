@@ -15,11 +15,12 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, run_request
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
-from keras_matrix.runner.measure.request import check_backends, one_program
+from keras_matrix.runner.measure.request import check_backends, check_range, one_program
 from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.run import measured_matrix
 
 REPEATS = 1
+MOST_REPEATS = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
 
     check_backends(args.backend)
+    check_range("--repeats", args.repeats, 1, MOST_REPEATS)
     backends = args.backend or installed_backends(Interpreter(sys.executable)) or BACKENDS
     program = ({"args": args.words} if args.words else {}) | ({"call": args.call} if args.call else {})
     overrides = Overrides(assignments=dict(map(parse_assignment, args.assignments)))

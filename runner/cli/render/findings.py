@@ -550,7 +550,16 @@ def task_lines(cell: CellSummary) -> list[str]:
         row = [number(metric_by_name[name].value) if name in metric_by_name else NOTHING for name in names]
         peak = bytes_text(task.host_memory.max_bytes if task.host_memory else record.memory.peak_host_memory_bytes)
         files = ", ".join(task.files) or NOTHING
-        rows.append([str(record.repeat), record.status, *row, peak, f"{count(task.log_bytes)}B", files])
+        rows.append(
+            [
+                str(record.repeat),
+                record.status,
+                *row,
+                peak,
+                f"{count(task.log_bytes)}B" if task.log_bytes is not None else NOTHING,
+                files,
+            ]
+        )
     problems = [
         f"{name}: {summary.problem}"
         for name, summary in zip(names, metrics_over(cell.records), strict=True)

@@ -294,8 +294,8 @@ def _ratio(gain: Estimate | None) -> str:
 def _order_line(checked_round: Round) -> str:
     if checked_round.correlation is None:
         return (
-            f"rank correlation: not known; {len(checked_round.ranked)} settings differ by more than their noise, of "
-            "at least 3"
+            "rank correlation: not known; needs 3 settings that differ by more than their noise, got "
+            f"{len(checked_round.ranked)}"
         )
     pairs_text = (
         ""

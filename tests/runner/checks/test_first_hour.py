@@ -28,6 +28,8 @@ from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.service.first_hour import run_all as run_checks
 from tests.conftest import make_record, make_settings
+from tests.golden import Golden
+from tests.transcripts import Transcript
 
 OK, FAILED, NOT_RUN = StepOutcome.OK, StepOutcome.FAILED, StepOutcome.NOT_RUN
 ANSWER = ProbeAnswer(
@@ -224,7 +226,7 @@ def run_all(*steps: CheckStep) -> list[Done]:
     return done
 
 
-def test_interruption_retains_the_completed_steps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_retains_the_completed_steps() -> None:
     def interrupted() -> StepResult:
         raise Interrupted("stopped by SIGINT")
 
@@ -232,7 +234,6 @@ def test_interruption_retains_the_completed_steps(capsys: pytest.CaptureFixture[
     with pytest.raises(Interrupted):
         run_checks(iter([step(OK), CheckStep("two", "something", interrupted), step(OK)]), done, SHOW)
     assert [one.found.outcome for one in done] == [OK]
-    assert "two ... interrupted" in capsys.readouterr().out
 
 
 def test_trace_without_steps_does_not_judge_copies() -> None:
@@ -241,10 +242,9 @@ def test_trace_without_steps_does_not_judge_copies() -> None:
     assert share_in_steps([Span(track, "gemm", "MatMul", 0, 9), Span(track, "gemm", "MatMul", 9, 9, step=1)]) == 0.5
 
 
-def test_no_step_follows_an_essential_one_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_step_follows_an_essential_one_that_failed() -> None:
     assert len(run_all(step(OK, essential=True), step(FAILED), step(OK))) == 3
     assert len(run_all(step(FAILED, essential=True), step(OK))) == 1
-    assert "failed, 0.0 s: found" in capsys.readouterr().out
 
 
 def test_step_that_raises_fails_and_the_next_one_runs() -> None:
@@ -284,79 +284,11 @@ class NoBackends:
         return f"backend_not_installed: {backend}"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--backend", "mxnet"], "--backend: must be one of tensorflow, jax, torch, got 'mxnet'"),
-        (["--backend", "jax"], "--backend: jax: backend_not_installed: jax"),
-        ([], "--backend: no backend is installed here"),
-        (["--report", "x.json"], "--report: must be a file such as report.md, got x.json"),
-        (["--report", "nowhere/x.md"], "--report: must be a file in an existing folder, got nowhere/x.md"),
-        (["--report", "x.txt"], "--report: must be a file such as report.md, got x.txt"),
-        (["--merge", "missing.json"], "--merge: missing.json: No such file or directory"),
-        (["--merge", "other.json", "--only", "x"], "--merge: takes complete reports; leave out --only and --backend"),
-        (["--merge", "other.json"], "--merge: other.json: must be a JSON report of this command"),
-        (["--merge", "deep.json"], "--merge: deep.json: must be a JSON report of this command: not strict JSON"),
-        (["--merge", "list.json"], "--merge: list.json: must be a JSON report of this command"),
-    ],
-)
-def test_bad_input_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    expected: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("other.json").write_text('{"version": 1}')
-    Path("list.json").write_text("[]")
-    Path("deep.json").write_text("[" * 5000)
-    probe = NoBackends()
-    assert main(["first-hour", *arguments], Seams(probe=probe)) == 2  # type: ignore[arg-type]
-    assert expected in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [
-        ("", "CUDA_VISIBLE_DEVICES is '': no GPU is visible"),
-        ("0,0", "CUDA_VISIBLE_DEVICES is '0,0': 0 is listed twice"),
-    ],
-)
-def test_without_a_visible_gpu_the_checks_of_a_gpu_end_with_one_message(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    visible: str,
-    expected: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    probe: Any = SimpleNamespace(missing=lambda backend: None)
-    assert main(["first-hour", "--device", "gpu"], Seams(probe=probe)) == 2
-    assert expected in capsys.readouterr().err
-    assert not Path("results/first-hour.md").exists()
-
-
 class JaxAlone(NoBackends):
     """A probe on a machine with JAX."""
 
     def missing(self, backend: str) -> str | None:
         return None if backend == "jax" else super().missing(backend)
-
-
-@pytest.mark.parametrize("device", ["gpu", "tpu"])
-def test_missing_device_is_reported_once_without_running_checks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, device: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("keras_matrix.runner.machine.gpus.readings.DRIVER_FILES", ())
-    code = main(["first-hour", f"--device={device}"], Seams(probe=JaxAlone()))  # type: ignore[arg-type]
-    printed = capsys.readouterr()
-    assert (code, printed.out) == (3, "")
-    assert len(printed.err.strip().splitlines()) == 1
-    assert device in printed.err
 
 
 @pytest.mark.nightly(why="ci/gpu --device cpu runs the same checks")
@@ -375,3 +307,44 @@ def test_checks_that_apply_to_a_cpu_pass_on_it(tmp_path: Path, capsys: pytest.Ca
     assert outcomes["jax: a missing device"].figures["status"] == "device_mismatch"
     barrier = outcomes["jax: the barrier"].figures
     assert all(math.isfinite(barrier[name]) for name in ("called_s", "waited_s", "read_s"))
+
+
+def test_what_the_first_hour_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
+) -> None:
+    for name, outcome in (("jax", OK), ("torch", FAILED), ("tensorflow", NOT_RUN)):
+        (tmp_path / f"{name}.json").write_text(made(name, outcome, driver="580", versions=f"{name} 1").json())
+    transcript.run("first-hour --merge jax.json torch.json tensorflow.json --report all.md")
+    transcript.run("first-hour --merge jax.json --report one.md")
+
+    def fails() -> StepResult:
+        raise RuntimeError("no such kernel")
+
+    broken = CheckStep("broken", "something", fails)
+    checks = [step(OK, essential=True), step(NOT_RUN), broken, step(FAILED)]
+    monkeypatch.setattr("keras_matrix.runner.service.first_hour.steps", lambda hour: iter(checks))
+    monkeypatch.setattr("keras_matrix.runner.service.first_hour.time", SimpleNamespace(monotonic=lambda: 0.0))
+    cpu = "first-hour --device cpu --backend jax"
+    transcript.run(cpu, f"{cpu} --only ok", f"{cpu} --only nothing", seams=Seams(probe=JaxAlone()))  # type: ignore[arg-type]
+    golden.check("first-hour.txt", transcript.text)
+
+
+def test_messages_of_first_hours_that_are_refused(
+    monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
+) -> None:
+    Path("other.json").write_text('{"version": 1}')
+    Path("list.json").write_text("[]")
+    flags = ("--backend mxnet", "--backend jax", "", "--report x.json", "--report nowhere/x.md")
+    merged = ("missing.json", "other.json --only x", "other.json", "list.json")
+    flags = (*flags, *(f"--merge {names}" for names in merged))
+    seams = Seams(probe=NoBackends())  # type: ignore[arg-type]
+    transcript.run(*(f"first-hour {flag}".strip() for flag in flags), seams=seams)
+    monkeypatch.setattr("keras_matrix.runner.machine.gpus.readings.DRIVER_FILES", ())
+    probe: Any = SimpleNamespace(missing=lambda backend: None)
+    for visible in ("", "0,0", "0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        transcript.note(f"CUDA_VISIBLE_DEVICES is '{visible}', and there is no driver")
+        transcript.run("first-hour --device gpu", seams=Seams(probe=probe))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    transcript.run("first-hour --device tpu", seams=Seams(probe=JaxAlone()))  # type: ignore[arg-type]
+    golden.check("first-hour_refused.txt", transcript.text)

@@ -20,6 +20,8 @@ from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor, crash
+from tests.golden import Golden
+from tests.transcripts import Transcript
 
 PER_REPLICA = "batch normalisation uses the statistics of each replica's rows, not of the global batch"
 Numbers = Callable[[Job], float]
@@ -72,7 +74,7 @@ class Ran:
         return found
 
 
-def test_equal_devices_are_proved_on_each_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_devices_are_proved_on_each_backend(tmp_path: Path) -> None:
     ran = Ran(tmp_path)
     found = ran.proof()
     assert (ran.code, found.devices, found.distribution, [*found.backends]) == (
@@ -82,9 +84,6 @@ def test_equal_devices_are_proved_on_each_backend(tmp_path: Path, capsys: pytest
         ["tensorflow", "jax", "torch"],
     )
     assert all(own.is_equal and own.method == "DataParallel" for own in found.backends.values())
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "2 devices against one: relative differences, 0 is equal"
-    assert [line.endswith("equal to one device") for line in lines[3:]] == [True] * 3
 
 
 def test_each_backend_trains_one_device_one_with_nudged_weights_and_several(tmp_path: Path) -> None:
@@ -96,50 +95,39 @@ def test_each_backend_trains_one_device_one_with_nudged_weights_and_several(tmp_
     assert {job.settings.workload for job in fits} == {"mnist_mlp"}
 
 
-def test_another_update_on_several_devices_is_found_with_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_update_on_several_devices_is_found_with_exit_code_1(tmp_path: Path) -> None:
     ran = Ran(tmp_path, behaviour=outputs(update=on_several("torch", 2.0)))
     assert (ran.code, ran.proof().backends["torch"].is_equal, ran.proof().backends["jax"].is_equal) == (1, False, True)
-    assert "* mnist_mlp, torch: float64 update of m/kernel: 5e-01, limit 1e-06" in capsys.readouterr().out
 
 
-def test_statistics_per_replica_explain_other_losses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_statistics_per_replica_explain_other_losses(tmp_path: Path) -> None:
     ran = Ran(tmp_path, behaviour=outputs(losses=on_several("tensorflow", 1.5), semantics=[PER_REPLICA]))
     assert ran.code == 0
-    out = capsys.readouterr().out
-    assert "differs by meaning" in out
-    assert f"* mnist_mlp, tensorflow: {PER_REPLICA}" in out
 
 
-def test_weights_whose_update_rounding_decides_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def noise(job: Job) -> float:
-        assert job.parity is not None
-        return -1.0 if job.parity.nudge is not None or job.settings.devices > 1 else 1.0
+def noise(job: Job) -> float:
+    assert job.parity is not None
+    return -1.0 if job.parity.nudge is not None or job.settings.devices > 1 else 1.0
 
+
+def test_weights_whose_update_rounding_decides_are_left_out(tmp_path: Path) -> None:
     ran = Ran(tmp_path, "--backend", "jax", behaviour=outputs(bias=noise))
     assert (ran.code, ran.proof().backends["jax"].left_out) == (0, ["m/bias"])
-    assert "  mnist_mlp, jax: 1 of 2 weights are left out, whose update rounding decides" in capsys.readouterr().out
 
 
-def test_a_process_that_crashes_is_not_compared_and_the_others_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def behave(job: Job) -> Outcome:
-        found: Outcome = (crash() if on_several("jax", 2.0)(job) == 2.0 else outputs())(job)
-        return found
+def crashes_on_two(job: Job) -> Outcome:
+    found: Outcome = (crash() if on_several("jax", 2.0)(job) == 2.0 else outputs())(job)
+    return found
 
-    ran = Ran(tmp_path, behaviour=behave)
+
+def test_a_process_that_crashes_is_not_compared_and_the_others_are(tmp_path: Path) -> None:
+    ran = Ran(tmp_path, behaviour=crashes_on_two)
     assert (ran.code, [*ran.proof().failures], [*ran.proof().backends]) == (1, ["jax"], ["tensorflow", "torch"])
-    assert "  mnist_mlp, jax: not compared: jax float64 on 2 devices: crash: " in capsys.readouterr().out
 
 
-def test_a_distribution_that_a_backend_does_not_offer_is_unsupported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_distribution_that_a_backend_does_not_offer_is_unsupported(tmp_path: Path) -> None:
     ran = Ran(tmp_path, "--distribution", "model")
     assert (ran.code, [*ran.proof().unsupported], [*ran.proof().backends]) == (0, ["tensorflow", "torch"], ["jax"])
-    assert "mnist_mlp, torch: unsupported: distribution: torch divides data, not model" in capsys.readouterr().out
 
 
 def test_json_has_every_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,17 +136,16 @@ def test_json_has_every_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (found["exit_code"], found["devices"], [*found["workloads"][0]["backends"]]) == (0, 2, ["jax"])
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--devices", "1"], "--devices: must be at least 2, got 1"),
-        (["--devices", "2", "--batch-size", "3"], "--devices: must divide --batch-size (3), got 2"),
-        (["--distribution", "model"], "--distribution: has no effect without --devices; add --devices 2"),
-    ],
-)
-def test_flags_without_a_meaning_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
-) -> None:
-    arguments = ["parity", "mnist_mlp", "--results", str(tmp_path), *flags]
-    assert main(arguments, Seams(executor=FakeExecutor())) == 2
-    assert message in capsys.readouterr().err
+def test_what_is_printed_of_several_devices(transcript: Transcript, golden: Golden) -> None:
+    command = "parity mnist_mlp --devices 2"
+    for text, flags, behaviour in (
+        ("equal on all", "", outputs()),
+        ("PyTorch has another update", "", outputs(update=on_several("torch", 2.0))),
+        ("statistics of each replica", "", outputs(losses=on_several("tensorflow", 1.5), semantics=[PER_REPLICA])),
+        ("rounding decides the update of one weight", " --backend jax", outputs(bias=noise)),
+        ("JAX crashes on two devices", "", crashes_on_two),
+        ("a distribution that only JAX has", " --distribution model", outputs()),
+    ):
+        transcript.note(text)
+        transcript.run(f"{command}{flags}", seams=Seams(executor=FakeExecutor(behaviours={"mnist_mlp": behaviour})))
+    golden.check("parity_devices.txt", transcript.text)

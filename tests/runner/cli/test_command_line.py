@@ -20,14 +20,16 @@ from keras_matrix.records import store
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results
-from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.main import COMMANDS, main
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.plan import TARGET_EPOCH_S
 from tests.fakes.executor import PRETENDED, FakeExecutor, crash, spoil
+from tests.golden import Golden
 from tests.sessions import newest_records
+from tests.transcripts import Transcript
 
 ROOT = Path(__file__).parents[3]
 MATRIX = """\
@@ -51,17 +53,12 @@ def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
     return main(list(arguments), Seams(executor=executor or FakeExecutor()))
 
 
-def test_a_run_publishes_a_record_of_every_repeat_and_a_report(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_publishes_a_record_of_every_repeat_and_a_report(folder: Path) -> None:
     assert runner("--matrix", "matrix.yaml", "--repeats", "5") == 0
     found = newest_records(folder)
     assert len(found) == 3 * 5 + 3 * 5
     assert {r.status for r in found} == {Status.OK}
     assert (folder / "results" / "latest" / "report.html").read_text().startswith("<!doctype html>")
-    printed = capsys.readouterr().out
-    assert "tensorflow is fastest" in printed
-    assert "30/30" in printed
 
 
 def test_usage_over_time_of_every_process_is_stored_with_its_record_and_in_the_report(folder: Path) -> None:
@@ -120,13 +117,6 @@ def test_repeats_of_a_cell_share_the_folder_of_tuning_results(folder: Path) -> N
     kept = {(job.cell_id, job.autotune_dir) for job in executor.jobs}
     assert len({cell for cell, _ in kept}) == len({place for _, place in kept}) == len(kept) == 3
     assert all(Path(str(place)).is_dir() for _, place in kept)
-
-
-def test_unavailable_cpus_are_refused_before_anything_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    executor = FakeExecutor()
-    assert runner("--set", "cpus=60000-60001", executor=executor) == 2
-    assert "cpus: 60000-60001: CPUs 60000-60001 are not on this machine" in capsys.readouterr().err
-    assert executor.jobs == []
 
 
 def test_backend_that_fails_in_calibration_has_a_record_and_the_others_agree_on_steps(folder: Path) -> None:
@@ -197,13 +187,10 @@ def test_on_an_accelerator_only_one_process_is_alive(folder: Path) -> None:
 
 
 @pytest.mark.fault("F1", mutation="judge() ignores the signal that ended a process")
-def test_crash_is_recorded_the_others_continue_and_the_exit_code_is_1(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_crash_is_recorded_the_others_continue_and_the_exit_code_is_1(folder: Path) -> None:
     assert runner(executor=FakeExecutor(behaviours={"gru": crash()})) == 1
     statuses = {(r.settings.workload, r.status) for r in newest_records(folder)}
     assert statuses == {("mnist_mlp", Status.OK), ("gru", Status.CRASH)}
-    assert "ended by signal 11" in capsys.readouterr().out
 
 
 def test_infrastructure_failure_is_tried_three_times_with_a_record_each(folder: Path) -> None:
@@ -222,17 +209,10 @@ def test_same_command_measures_spoiled_cells_and_completes_the_run(folder: Path)
     assert [(r.repeat, r.attempt) for r in newest_records(folder) if r.status is Status.OK] == [(0, 3), (1, 3)]
 
 
-def test_a_backend_that_is_not_installed_leaves_its_cells_pending_and_the_others_run(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_backend_that_is_not_installed_leaves_its_cells_pending_and_the_others_run(folder: Path) -> None:
     assert runner(executor=FakeExecutor(absent=frozenset({"torch"}))) == 3
     statuses = {(r.settings.backend, r.status) for r in newest_records(folder)}
     assert statuses == {("tensorflow", Status.OK), ("jax", Status.OK), ("torch", Status.INFRA)}
-    printed = capsys.readouterr()
-    assert printed.err == "preflight: backend_not_installed: torch\n"
-    assert [line for line in printed.out.splitlines() if "backend_not_installed" in line] == [
-        "infra 2 cells on torch: backend_not_installed"
-    ]
     assert runner() == 0
     assert len(Results(folder / "results").runs()) == 1
 
@@ -284,14 +264,11 @@ def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count
 
 
 @pytest.mark.fault("F23", mutation="the session does not set damaged files aside")
-def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(folder: Path) -> None:
     runner()
     victim = sorted((folder / "results" / "latest" / "records").glob("*.json"))[3]
     victim.write_text(victim.read_text()[:100])
     assert runner() == 0
-    assert "set aside in records/corrupt" in capsys.readouterr().err
     assert len(Results(folder / "results").runs()) == 1
     assert len(newest_records(folder)) == 21
 
@@ -307,46 +284,7 @@ def test_with_json_nothing_else_is_printed(folder: Path, capsys: pytest.CaptureF
     assert document["statuses"] == {"ok": 30}
     assert [row["fastest"] for row in document["rows"]] == ["tensorflow", "tensorflow"]
     assert document["answer"]["fastest"] == {"tensorflow": 2}
-    assert document["answer"]["text"].startswith(
-        "tensorflow is fastest in 2 of 2 rows; over all rows tensorflow takes "
-    )
     assert [mean["against"] for mean in document["answer"]["means"]] == ["jax", "torch"]
-
-
-def test_show_prints_a_cell_in_detail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner("--repeats", "3")
-    capsys.readouterr()
-    assert main(["show", "jax:gru"]) == 0
-    printed = capsys.readouterr().out
-    for text in ("workload", "steps_per_epoch", "95 % interval", "first epoch", "cpu_model"):
-        assert text in printed
-
-
-def test_show_finds_the_cell_in_an_earlier_run_and_says_which(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner("--filter", "workload=gru")
-    earlier = newest_records(folder)[0].run_id
-    runner("--filter", "workload=mnist_mlp")
-    newest = newest_records(folder)[0].run_id
-    capsys.readouterr()
-    assert main(["show", "jax:gru"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith(
-        f"the newest run, {newest}, has no such cell; this is of the newest that has it, {earlier}"
-    )
-    assert f" of run {earlier}" in printed
-    assert main(["show", "jax:gru", "--run", newest]) == 2
-    assert f"no cell of run {newest} is named 'jax:gru'" in capsys.readouterr().err
-    assert main(["show", "jax:lstm"]) == 2
-    message = capsys.readouterr().err
-    assert "no cell of the 2 runs of " in message
-    assert "jax:gru" in message
-    assert "jax:mnist_mlp" in message
-
-
-def test_show_suggests_a_similar_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner()
-    assert main(["show", "jax:grue"]) == 2
-    assert "did you mean jax:gru?" in capsys.readouterr().err
 
 
 def test_report_command_rewrites_the_report(folder: Path) -> None:
@@ -358,40 +296,11 @@ def test_report_command_rewrites_the_report(folder: Path) -> None:
     assert page.read_text() == before
 
 
-@pytest.mark.parametrize("arguments", [["report"], ["show", "gru"]])
-def test_without_a_run_there_is_one_clear_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    assert main(arguments) == 2
-    assert "contains no run; measure one with" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mpl\n", "did you mean mnist_mlp?"),
-        ("version: 1\nbackends: [jax]\ncells:\n  - workload: gru\n    batch_size: 0\n", "matrix.yaml:5"),
-        ("version: 1\nbackends: [jax]\ncells:\n  - workload: gru\n    batch_size: -4\n", "got -4"),
-        ("", "matrix.yaml"),
-    ],
-)
-def test_bad_input_is_one_report_and_exit_code_2(
-    folder: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
-) -> None:
-    (folder / "matrix.yaml").write_text(text)
-    assert runner() == 2
-    assert message in capsys.readouterr().err
-    assert not (folder / "results").exists()
-
-
 @pytest.mark.fault("F25", mutation="the runner does not lock its results folder")
-def test_a_results_folder_in_use_is_exit_code_3_and_names_the_holder(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_results_folder_in_use_is_exit_code_3(folder: Path) -> None:
     held = Results(folder / "results")
     held.open_for_writing()
     assert runner() == 3
-    assert f"process {os.getpid()}" in capsys.readouterr().err
     held.close()
 
 
@@ -416,18 +325,16 @@ def test_second_runner_is_refused_until_the_first_was_killed(
 
 
 @pytest.mark.fault("F22", mutation="open_for_writing() does not write a probe")
-@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES])
 def test_results_folder_that_cannot_be_written_is_refused_before_any_cell(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(path: Path, text: str) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(store, "write_synced", failing)
     executor = FakeExecutor()
     assert runner(executor=executor) == 3
     assert executor.timeouts_s == []
-    assert f"results: cannot be written: {os.strerror(number)}; " in capsys.readouterr().err
 
 
 @pytest.mark.process
@@ -618,15 +525,6 @@ def test_a_run_under_other_versions_is_not_continued(folder: Path) -> None:
     assert len(Results(folder / "results").runs()) == 2
 
 
-def test_run_with_a_damaged_description_is_skipped_with_a_warning(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runner()
-    (folder / "results" / "latest" / "run.json").write_text("{")
-    assert runner() == 0
-    assert "this run is skipped" in capsys.readouterr().err
-
-
 def test_new_starts_a_new_run_although_one_is_unfinished(folder: Path) -> None:
     with pytest.raises(Interrupted):
         stop_after(3)
@@ -647,7 +545,7 @@ def test_a_continued_run_keeps_its_order(folder: Path) -> None:
 
 
 @pytest.mark.fault("F15", mutation="an unsupported cell is a failure for the exit code")
-def test_unsupported_cells_leave_the_exit_code_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_cells_leave_the_exit_code_0(folder: Path) -> None:
     class Refusing(FakeExecutor):
         def result(self, job: Job) -> Any:
             return replace(
@@ -656,7 +554,6 @@ def test_unsupported_cells_leave_the_exit_code_0(folder: Path, capsys: pytest.Ca
 
     assert runner("--filter", "gru", executor=Refusing()) == 0
     assert {r.status for r in newest_records(folder)} == {Status.UNSUPPORTED}
-    assert "no such thing" in capsys.readouterr().out
 
 
 def test_plan_estimates_from_the_times_of_the_newest_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -681,14 +578,6 @@ def test_measuring_continues_after_the_reader_closed_the_pipe(
     assert len(newest_records(folder)) == 21
 
 
-def test_show_finds_a_cell_by_the_beginning_of_its_id(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner()
-    name = newest_records(folder)[0].cell_id
-    capsys.readouterr()
-    assert main(["show", name[:6]]) == 0
-    assert f"cell {name}" in capsys.readouterr().out
-
-
 def test_a_folder_in_place_of_a_result_is_refused(folder: Path) -> None:
     def planting(job: Job) -> Outcome:
         job.result_path.mkdir()
@@ -696,41 +585,6 @@ def test_a_folder_in_place_of_a_result_is_refused(folder: Path) -> None:
 
     assert runner("--backend", "jax", executor=FakeExecutor(behaviours={"gru": planting, "mnist_mlp": planting})) == 1
     assert {r.status for r in newest_records(folder)} == {Status.ERROR}
-
-
-def test_show_lists_the_cells_if_several_match(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner()
-    assert main(["show", "gru"]) == 2
-    assert "names 3 cells" in capsys.readouterr().err
-
-
-def test_plan_shows_the_settings_that_distinguish_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "matrix.yaml").write_text(
-        "version: 1\nbackends: [jax]\ncells:\n  - {workload: gru, precision: [float32, bfloat16], eager: true}\n"
-    )
-    assert main(["plan"]) == 0
-    printed = capsys.readouterr().out
-    assert "precision=bfloat16" in printed
-    assert "in every cell: batch_size=32 eager=True" in printed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["report", "--output", "/nope/x.html"], "/nope"),
-        (["--results", ""], "--results: must name a folder"),
-        (["--results", "matrix.yaml"], "matrix.yaml: must be a folder, got a file; choose another one with --results"),
-    ],
-)
-def test_invalid_path_is_one_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    runner()
-    capsys.readouterr()
-    assert runner(*arguments) in (2, 3)
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1
 
 
 @pytest.mark.process
@@ -757,3 +611,100 @@ def test_modules_of_pythonpath_do_not_replace_the_installed_packages(folder: Pat
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class Various(FakeExecutor):
+    """TensorFlow crashes, this machine refuses JAX, and PyTorch reports an error."""
+
+    def end(self, job: Job) -> Outcome:
+        if job.settings.backend == "tensorflow":
+            return crash()(job)
+        if job.settings.backend == "jax":
+            return Outcome(refused="clocks: locked: not here")
+        failed = replace(self.result(job), exception="builtins.ValueError", message="no such layer")
+        write_result(job, failed)
+        return Outcome(exit_code=1)
+
+
+def test_what_is_printed_of_a_run(folder: Path, transcript: Transcript, golden: Golden) -> None:
+    gru = "--matrix matrix.yaml --filter workload=gru"
+    transcript.run(f"{gru} --repeats 5", seams=Seams(executor=FakeExecutor()))
+    transcript.note("two repeats")
+    transcript.run(f"{gru} --backend jax --backend torch", seams=Seams(executor=FakeExecutor()))
+    transcript.note("two crashes and a refusal")
+    transcript.run(gru, seams=Seams(executor=Various()), brief=True)
+    transcript.note("PyTorch is not installed; then it is")
+    transcript.run(gru, seams=Seams(executor=FakeExecutor(absent=frozenset({"torch"}))), brief=True)
+    transcript.run(gru, seams=Seams(executor=FakeExecutor()), brief=True)
+    run = Results(folder / "results").runs()[-1]
+    damaged = sorted((run.folder / "records").glob("*.json"))[3]
+    damaged.write_text(damaged.read_text()[:100])
+    transcript.note("a record is cut off")
+    transcript.run(gru, seams=Seams(executor=FakeExecutor()), brief=True)
+    (run.folder / "run.json").write_text("{")
+    transcript.note("the description of the newest run is damaged")
+    transcript.run(f"{gru} --backend jax", seams=Seams(executor=FakeExecutor()), brief=True)
+    stopped = FakeExecutor(behaviours={"gru": interrupting})
+    transcript.note("SIGTERM")
+    transcript.run(gru, seams=Seams(executor=stopped), brief=True)
+    transcript.note("automatic repeats within a budget")
+    transcript.run(
+        f"{gru} --repeats auto --backend jax --backend torch", seams=Seams(executor=FakeExecutor()), brief=True
+    )
+    transcript.note("a file in the place of the warehouse")
+    (folder / "results" / "warehouse").write_text("in the way")
+    transcript.run(f"{gru} --backend jax --upload local", seams=Seams(executor=FakeExecutor()), brief=True)
+    golden.check("run.txt", transcript.text)
+
+
+def interrupting(job: Job) -> Outcome:
+    raise Interrupted("stopped by SIGTERM")
+
+
+def test_messages_of_runs_that_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
+) -> None:
+    executor = FakeExecutor()
+    seams = Seams(executor=executor)
+    transcript.run(
+        "comprae a b",
+        "--matrix absent.yaml",
+        "--set cpus=60000-60001",
+        "--filter gruu",
+        "--backend jaxx",
+        "--results ''",
+        "--results matrix.yaml",
+        "--budget soon",
+        "--log-dir matrix.yaml",
+        "--memory 8g",
+        "--workload lst",
+        "--upload bigquery://nowhere",
+        "--upload local --upload-deadline 0",
+        "--upload local --upload-deadline soon",
+        "--upload local --upload-maximum-bytes-billed -1",
+        "--upload-location EU",
+        "--upload-append-only",
+        "--no-such-flag",
+        seams=seams,
+    )
+    assert not (folder / "results").exists()
+    held = Results(folder / "results")
+    held.open_for_writing()
+    transcript.note("another runner measures into the folder")
+    transcript.run("--matrix matrix.yaml", seams=seams)
+    held.close()
+
+    def failing(path: Path, text: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(store, "write_synced", failing)
+        transcript.note("a read-only disk")
+        transcript.run("--matrix matrix.yaml", seams=seams)
+    (folder / "matrix.yaml").write_text("version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mpl\n")
+    transcript.note("a misspelt workload; then no matrix")
+    transcript.run("--matrix matrix.yaml", seams=seams)
+    (folder / "matrix.yaml").unlink()
+    transcript.run("", seams=seams)
+    assert executor.jobs == []
+    golden.check("run_refused.txt", transcript.text)

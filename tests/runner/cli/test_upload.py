@@ -69,15 +69,6 @@ def test_a_run_pushes_into_the_local_warehouse(folder: Path) -> None:
     assert uploader(["query", "SELECT fastest FROM (SELECT backend AS fastest FROM latest_findings) AS f"]) == 0
 
 
-def test_failed_upload_is_reported_and_fails_no_measurement(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "results" / "warehouse").parent.mkdir()
-    (folder / "results" / "warehouse").write_text("in the way")
-    assert runner("--upload", "local") == 0
-    errors = capsys.readouterr().err
-    assert "the upload did not succeed, the measurement did" in errors
-    assert "later: uploader push --to local --results results" in errors
-
-
 def test_without_credentials_the_measurement_is_stored_and_the_failure_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,21 +97,12 @@ def test_unexpected_error_of_the_uploader_does_not_cost_the_measurement(
     assert "the measurement did: RuntimeError: a fault of ours\n" in capsys.readouterr().err
 
 
-def test_invalid_address_is_refused_before_anything_is_measured(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert runner("--upload", "bigquery://nowhere") == 2
-    assert "--upload: must be local" in capsys.readouterr().err
-    assert not (folder / "results").exists()
-
-
-def test_a_site_over_all_runs_is_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_site_over_all_runs_is_published(folder: Path) -> None:
     runner()
     runner("--new")
     assert runner("report", "--publish", "site") == 0
     assert len(list((folder / "site" / "runs").iterdir())) == 2
     assert runner("report", "--publish", "site", "--last", "1") == 0
-    assert "5 pages: site/index.html" in capsys.readouterr().out
     newest = Results(folder / "results").runs()[-1].run_id
     assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [newest]
     assert "tensorflow is fastest" in (folder / "site" / "index.html").read_text()
@@ -138,17 +120,6 @@ def test_publishing_a_site_computes_missing_findings(
     assert advice in capsys.readouterr().out
     runner("report", "--publish", "site")
     assert findings.load(run) is not None
-
-
-@pytest.mark.parametrize("arguments", [["report", "--publish", "site"], ["dashboard"]])
-def test_unwritable_warehouse_is_reported_with_exit_code_3(
-    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    runner()
-    (folder / "results" / "warehouse").write_text("in the way")
-    capsys.readouterr()
-    assert runner(*arguments) == 3
-    assert "results/warehouse: cannot be written: " in capsys.readouterr().err
 
 
 def test_unreadable_run_is_left_out_of_the_site_with_a_message(
@@ -294,32 +265,3 @@ def _answer(url: str, method: str, host: str | None) -> tuple[int, bytes]:
         connection.request(method, "/", headers={"Host": host} if host else {})
         answer = connection.getresponse()
         return answer.status, answer.read()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["dashboard", "--listen", "here"], "--listen: must be HOST:PORT"),
-        (["dashboard", "--from", "x"], "--from: must be local"),
-        (["dashboard", "--listen", "0.0.0.0:8080"], "--listen: 0.0.0.0:8080 is open to other machines: add --public"),
-        (["dashboard", "--since", "yesterday"], "--since: must be a day such as 2026-01-31, got 'yesterday'"),
-        (["dashboard", "--refresh", "0"], "--refresh: must be a number from 1 to 1440, got '0'"),
-        (["dashboard", "--refresh", "nan"], "--refresh: must be a number from 1 to 1440, got 'nan'"),
-        (["dashboard", "--public", "http://x"], "--public: must be a host name or an address"),
-        (["report", "--publish", "site", "--last", "0"], "--last: must be at least 1"),
-    ],
-)
-def test_invalid_flags_are_refused(
-    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runner()
-    capsys.readouterr()
-    assert runner(*arguments) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_limit_of_bytes_must_be_a_positive_number(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        runner("dashboard", "--maximum-bytes-billed", "0")
-    assert raised.value.code == 2
-    assert "--maximum-bytes-billed: must be a positive integer, got '0'" in capsys.readouterr().err

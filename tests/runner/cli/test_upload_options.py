@@ -94,32 +94,6 @@ def help_of(configure: Callable[[argparse.ArgumentParser], None]) -> str:
     return parser.format_usage()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--upload-deadline", "0"], "argument --upload-deadline: must be a positive number of minutes, got '0'"),
-        (["--upload-deadline", "soon"], "argument --upload-deadline: must be a positive number of minutes, got 'soon'"),
-        (["--upload-maximum-bytes-billed", "-1"], "argument --upload-maximum-bytes-billed: must be a positive integer"),
-    ],
-)
-def test_invalid_option_of_push_is_refused_with_the_runners_name_before_anything_is_measured(
-    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        runner("--upload", "local", *arguments)
-    assert message in capsys.readouterr().err
-    assert not (folder / "results").exists()
-
-
-@pytest.mark.parametrize("option", [["--upload-append-only"], ["--upload-location", "EU"]])
-def test_option_of_push_without_an_address_is_refused_before_anything_is_measured(
-    folder: Path, option: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert runner(*option) == 2
-    assert f"{option[0]}: needs --upload ADDRESS" in capsys.readouterr().err
-    assert not (folder / "results").exists()
-
-
 def test_json_document_is_all_of_stdout_when_the_upload_has_something_to_report(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -421,30 +421,6 @@ def test_sessions_with_an_injected_slowdown_are_separate(folder: Path, capsys: p
     assert [one["slower"]["share"] for one in document["findings"]] == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("selftest", "--plant", "faster:1"), "--plant: must be slower"),
-        (("selftest", "--stored"), "contains no selftest"),
-        (("gate",), "name two stored runs"),
-        (("compare", "nowhere", "results"), "'nowhere' is neither"),
-        (("compare", "--base-env", "nowhere"), "--base-env: must be a virtual environment"),
-        (("compare", "--plant", "slower:1", "results"), "not both"),
-        (("gate", "--plant", "slower:1", "--threshold", "-1"), "--threshold: must be a number"),
-        (("gate", "--plant", "slower:1", "--also", "speed"), "--also: must be some of first-epoch, scatter"),
-        (("gate", "--plant", "recompile:0.5"), "--plant: recompile: EVERY must be an integer"),
-        (("run", "--budget", "soon"), "--budget: must be a number"),
-    ],
-)
-def test_incomparable_environments_are_one_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
-) -> None:
-    assert runner(*arguments) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert len(printed.err.splitlines()) == 1
-
-
 def test_contrast_of_several_arms_has_the_blocks_that_all_arms_have() -> None:
     times = {("a", "x"): {0: 1.0, 1: math.e}, ("b", "x"): {1: 1.0, 2: 1.0}, ("c", "x"): {1: math.e**4}}
     assert numbers({("a", "x"): 1.0, ("b", "x"): -0.5, ("c", "x"): -0.5}, times) == (pytest.approx(-1.0),)

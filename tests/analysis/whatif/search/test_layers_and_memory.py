@@ -68,7 +68,7 @@ def test_layers_off_the_critical_path_are_not_tried() -> None:
 
 def test_memory_is_not_searched_within_the_budget() -> None:
     found = search.search_memory(compute_bound(), USE, 1400)
-    assert found.skipped == "the peak of 1400 bytes is within the budget of 1400"
+    assert found.skipped == "the peak of 1.37 KiB is within the budget of 1.37 KiB"
 
 
 def test_recomputation_retains_an_input_a_segment_and_all_of_one_segment() -> None:
@@ -102,7 +102,7 @@ def test_only_settings_that_fit_are_tried() -> None:
 
 def test_a_budget_that_nothing_fits_is_reported() -> None:
     found = search.search_memory(compute_bound(), USE, 1000)
-    assert found.skipped == "no setting fits: the least predicted peak is 1075 bytes, above 1000"
+    assert found.skipped == "no setting fits: the least predicted peak is 1.05 KiB, above 1,000 B"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.pynvml import FakeGpu, FakePynvml
+from tests.golden import Golden
+from tests.transcripts import Transcript
 
 MATRIX = """\
 version: 1
@@ -44,7 +46,7 @@ def run(*arguments: str, executor: FakeExecutor | None = None) -> int:
     return main([*COMMAND, *arguments], Seams(executor=executor or FakeExecutor()))
 
 
-def test_each_cell_is_measured_with_the_others_at_rest_and_at_work(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_cell_is_measured_with_the_others_at_rest_and_at_work() -> None:
     executor = FakeExecutor()
     assert run(executor=executor) == 0
     assert [(one.backend, one.devices, one.blocks) for one in influence.load([Path("results")])] == [
@@ -53,9 +55,7 @@ def test_each_cell_is_measured_with_the_others_at_rest_and_at_work(capsys: pytes
     ]
     assert {job.gpus.names for job in executor.abandoned} == {"1"}, "the other GPU worked, and was ended"
     assert len(executor.abandoned) == len(executor.jobs) / 2 == 12
-    printed = capsys.readouterr().out
-    assert "influence of other devices on 2 cells, against the same cells with the others at rest" in printed
-    assert printed.count("+0.0 % [0.0 0.0]") == 2
+    assert [one.ratio for one in influence.load([Path("results")])] == [1.0, 1.0]
 
 
 def test_the_result_is_in_the_results_folder_and_its_runs_are_no_figures_of_it() -> None:
@@ -73,12 +73,9 @@ class WithoutCompanion(FakeExecutor):
         return Never(Outcome(infrastructure="ended")) if companion else super().start(job, timeout_s)
 
 
-def test_a_cell_without_an_influence_is_named_and_the_exit_code_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_without_an_influence_has_no_result_and_the_exit_code_is_1() -> None:
     assert run(executor=WithoutCompanion()) == 1
     assert [one.backend for one in influence.load([Path("results")])] == ["jax"]
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("no influence measured: torch:mnist_mlp (")
-    assert last.endswith("a process on another device did not work: it ended before its first measured epoch")
 
 
 def test_on_a_cpu_the_other_half_of_the_cpus_is_the_other_device() -> None:
@@ -100,9 +97,6 @@ def test_stored_results_are_printed_without_measuring(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--stored"], "--stored: results contains no self test of parallel devices"),
-        (["--plant", "slower:0.1"], "--parallel-devices: measures one thing; leave out --plant and --cost-s"),
-        (["--cost-s", "1"], "--parallel-devices: measures one thing; leave out --plant and --cost-s"),
         (["--set", "gpus=1"], "--parallel-devices: there are no other GPUs for mnist_mlp on this machine"),
         (["--set", "gpu_model=H100"], "--parallel-devices: there are no other GPUs for mnist_mlp on this machine"),
         (
@@ -118,7 +112,18 @@ def test_what_cannot_be_measured_is_one_error(
     assert capsys.readouterr().err == f"runner: {message}\n"
 
 
-def test_an_external_command_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "matrix.yaml").write_text('version: 1\ntasks:\n  - {task: x, command: ["true"]}\n')
-    assert run() == 2
-    assert "measures workloads only, got an external command" in capsys.readouterr().err
+def test_what_a_selftest_prints(folder: Path, transcript: Transcript, golden: Golden) -> None:
+    """Each label has the times of the fake: no difference is found, and an injected one always."""
+    matrix = "version: 1\ndefaults: {repeats: 10}\nbackends: [jax, torch]\ncells:\n  - workload: mnist_mlp\n"
+    (folder / "on_cpu.yaml").write_text(matrix)
+    for command in ("selftest --matrix on_cpu.yaml", "selftest --matrix on_cpu.yaml --plant slower:0.1"):
+        transcript.run(command, seams=Seams(executor=FakeExecutor()), brief=True)
+    transcript.note("two GPUs")
+    transcript.run(" ".join(COMMAND), seams=Seams(executor=FakeExecutor()), brief=True)
+    transcript.note("the process on the other GPU ends before it works")
+    transcript.run(f"{' '.join(COMMAND)} --new", seams=Seams(executor=WithoutCompanion()), brief=True)
+    transcript.run(f"{' '.join(COMMAND)} --plant slower:0.1", f"{' '.join(COMMAND)} --cost-s 5")
+    transcript.run(f"{' '.join(COMMAND)} --stored")
+    (folder / "tasks.yaml").write_text("version: 1\ntasks: [{task: train, command: [train]}]\n")
+    transcript.run(f"{' '.join(COMMAND)} --matrix tasks.yaml", seams=Seams(executor=FakeExecutor()))
+    golden.check("selftest.txt", transcript.text)

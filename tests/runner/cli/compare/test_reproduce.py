@@ -22,7 +22,9 @@ from keras_matrix.runner.service import reproduce
 from tests.conftest import MACHINE, make_settings
 from tests.fakes.container_engine import FakeEngine
 from tests.fakes.executor import FakeExecutor
+from tests.golden import Golden
 from tests.sessions import processes, run_name, store_session
+from tests.transcripts import Transcript
 
 PYTHON = {"python": platform.python_version()}
 FIGURE_S = 0.02  # of the pretended processes of JAX
@@ -47,20 +49,6 @@ def reproduced(*arguments: str, executor: FakeExecutor | None = None) -> int:
     return main(["reproduce", *arguments], Seams(executor=executor or FakeExecutor(), engine=FakeEngine()))
 
 
-@pytest.mark.parametrize(
-    ("step_time_s", "code", "said"),
-    [(FIGURE_S, 0, "reproduced within 5.0 %: new / stored"), (0.017, 4, "differs by more than 5.0 %: new / stored")],
-)
-def test_verdict_is_the_exit_code_and_is_stated_with_both_figures(
-    folder: Path, capsys: pytest.CaptureFixture[str], step_time_s: float, code: int, said: str
-) -> None:
-    assert reproduced(str(stored(folder, step_time_s))) == code
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith(said) for line in lines)
-    assert any(line.startswith("stored:          time per step") for line in lines)
-    assert any(line.endswith("5 of 5 processes") and line.startswith("measured again:") for line in lines)
-
-
 def test_cell_is_named_as_in_show_and_the_new_run_is_apart_from_the_history(folder: Path) -> None:
     path = stored(folder)
     assert reproduced("jax:mnist_mlp") == 0
@@ -69,28 +57,6 @@ def test_cell_is_named_as_in_show_and_the_new_run_is_apart_from_the_history(fold
     assert run.about()["reproduces"] == path.parent.parent.name
     settings = [record.settings for record in run.load()[0]]
     assert settings == [make_settings(backend="jax")] * 5
-
-
-def test_undecided_says_what_would_decide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored(folder)
-    assert reproduced("jax:mnist_mlp", "--threshold", "0.001") == 5
-    assert "undecided, more --repeats narrow the interval" in capsys.readouterr().out
-
-
-def test_one_stored_process_gives_no_interval(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = {"settings": make_settings(backend="jax"), "versions": PYTHON, "resolved": RESOLVED}
-    store_session(folder / "results", run_name(0), processes(FIGURE_S, count=1, **given))
-    assert reproduced("jax:mnist_mlp") == 5
-    said = capsys.readouterr().out
-    assert "undecided: there is no interval, which takes two processes on each side that ended ok: new / stored" in said
-
-
-def test_failed_processes_are_not_measured_and_their_reason_is_shown(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored(folder)
-    assert reproduced("jax:mnist_mlp", executor=FakeExecutor(absent=frozenset({"jax"}))) == 1
-    assert "0 of 5 processes; " in capsys.readouterr().out
 
 
 def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,20 +120,6 @@ def test_processes_are_started_as_the_stored_ones(folder: Path, start: str) -> N
     assert run.about()["start"] == start
 
 
-def test_losses_and_what_has_changed_since_are_stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Mutation: `lines` of the command leaves out either line."""
-    trained = Resolved(1, 32, "fork", "float32", parameters=1000)
-    settings = make_settings(backend="jax", steps_per_epoch=1, epochs=3, discard=1)
-    learning = Learning(loss=[1.0, 0.5, 0.25])  # pretended processes have a third of the first loss in the third epoch
-    path = stored(
-        folder, machine=replace(MACHINE, kernel="6.0-then"), settings=settings, learning=learning, resolved=trained
-    )
-    assert reproduced(str(path)) == 0
-    said = capsys.readouterr().out
-    assert f"changed since: kernel: 6.0-then -> {platform.release()}" in said
-    assert "losses: differ by up to 0.083 of the first loss" in said
-
-
 def test_backend_is_the_installed_one_also_if_its_distribution_is_that_for_cpus(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,33 +133,6 @@ def test_backend_is_the_installed_one_also_if_its_distribution_is_that_for_cpus(
     assert run.about()["arms"] == {"": {"python": None, "fault": None}}
 
 
-@pytest.mark.parametrize(
-    ("workload", "versions", "reason"),
-    [
-        ("mnist_mlp", {"keras": "1"}, "the record states no usable versions"),
-        ("gpt2", {**PYTHON, "keras": "1"}, "the record does not state the version of KerasHub, which gpt2 needs"),
-    ],
-)
-def test_what_cannot_be_rebuilt_ends_with_3_and_the_reason(
-    folder: Path, capsys: pytest.CaptureFixture[str], workload: str, versions: Mapping[str, str], reason: str
-) -> None:
-    stored(folder, settings=make_settings(backend="jax", workload=workload), versions=versions)
-    assert reproduced(f"jax:{workload}") == 3
-    assert reason in capsys.readouterr().err
-    assert not (folder / "reproduced").exists()
-
-
-def test_another_image_than_the_stored_one_cannot_be_rebuilt(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reproduce, "own_arm", lambda request, cells: ArmRequest(None, None, {"image a": "sha256:2"}))
-    stored(folder, container=Container("a", "sha256:1", 1 << 30, 1))
-    assert reproduced("jax:mnist_mlp") == 3
-    message = capsys.readouterr().err
-    assert "measured in the image sha256:1, but image a is sha256:2" in message
-    assert "docker tag sha256:1 reproduced:SERVICE" in message
-
-
 def test_the_stored_image_is_measured_in_containers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce, "own_arm", lambda request, cells: ArmRequest(None, None, {"image a": "sha256:1"}))
     stored(folder, container=Container("a", "sha256:1", 1 << 30, 1))
@@ -216,47 +141,56 @@ def test_the_stored_image_is_measured_in_containers(folder: Path, monkeypatch: p
     assert run.about()["start"] == "docker warm"
 
 
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        ("jax:other", "CELL: no cell of run"),
-        (f"{'0' * 16}.0.0.json", "does not exist"),
-        ("results/nothing.json", "results/nothing.json does not exist"),
-        ("results/{run}/run.json", "is not a record, whose file is named CELL.REPEAT.ATTEMPT.json"),
-        ("results/{run}/records/{other}.0.0.json", "is not a record"),
-    ],
-)
-def test_record_that_is_not_there_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str], record: str, message: str
-) -> None:
-    path = stored(folder)
-    other = "0" * 16
-    (path.parent / f"{other}.0.0.json").write_text("{}")
-    assert reproduced(record.format(run=run_name(0), other=other)) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_external_command_is_refused_with_the_command_that_measures_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored(folder, settings=make_settings(backend="jax", workload=f"{PREFIX}train"))
-    assert reproduced(f"jax:{PREFIX}train") == 2
-    assert "measure it again with: runner task train" in capsys.readouterr().err
-
-
-def test_cell_without_a_figure_is_refused_before_anything_is_measured(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    executor, given = FakeExecutor(), {"settings": make_settings(backend="jax"), "versions": PYTHON}
-    ended = [replace(one, status=Status.UNSUPPORTED, reason="no GPU is there") for one in processes(FIGURE_S, **given)]
-    store_session(folder / "results", run_name(0), ended)
-    assert reproduced("jax:mnist_mlp", executor=executor) == 2
-    assert "ended ok (unsupported: no GPU is there): there is no figure to reproduce" in capsys.readouterr().err
-    assert executor.jobs == []
-
-
-@pytest.mark.parametrize("repeats", ["0", "1001"])
-def test_number_of_repeats_is_checked(folder: Path, capsys: pytest.CaptureFixture[str], repeats: str) -> None:
+def test_what_is_printed_of_a_reproduction(folder: Path, transcript: Transcript, golden: Golden) -> None:
+    seams = Seams(executor=FakeExecutor(), engine=FakeEngine())
     stored(folder)
-    assert reproduced("jax:mnist_mlp", "--repeats", repeats) == 2
-    assert "--repeats" in capsys.readouterr().err
+    transcript.run("reproduce jax:mnist_mlp", "reproduce jax:mnist_mlp --threshold 0.001", seams=seams, brief=True)
+    missing = Seams(executor=FakeExecutor(absent=frozenset({"jax"})))
+    transcript.note("the backend is not installed")
+    transcript.run("reproduce jax:mnist_mlp", seams=missing, brief=True)
+    settings = make_settings(backend="jax", steps_per_epoch=1, epochs=3, discard=1)
+    changes = {"settings": settings, "learning": Learning(loss=[1.0, 0.5, 0.25])}
+    path = stored(folder / "before", 0.017, machine=replace(MACHINE, kernel="6.0-then"), **changes)
+    transcript.note("a record of a faster kernel, with other losses")
+    transcript.run(f"reproduce {path.relative_to(folder)}", seams=seams, brief=True)
+    given = {"settings": make_settings(backend="jax"), "versions": PYTHON, "resolved": RESOLVED}
+    store_session(folder / "single" / "results", run_name(0), processes(FIGURE_S, count=1, **given))
+    transcript.note("one stored process")
+    transcript.run("reproduce jax:mnist_mlp --results single/results", seams=seams, brief=True)
+    golden.check("reproduce.txt", transcript.text)
+
+
+def test_messages_of_what_cannot_be_reproduced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
+) -> None:
+    seams = Seams(executor=FakeExecutor(), engine=FakeEngine())
+    path = stored(folder)
+    (path.parent / f"{'0' * 16}.0.0.json").write_text("{}")
+    transcript.run(
+        "reproduce jax:other",
+        f"reproduce {'0' * 16}.0.0.json",
+        f"reproduce results/{run_name(0)}/run.json",
+        f"reproduce results/{run_name(0)}/records/{'0' * 16}.0.0.json",
+        "reproduce jax:mnist_mlp --repeats 0",
+        "reproduce jax:mnist_mlp --repeats 1001",
+        "reproduce jax:mnist_mlp --threshold 5%",
+        "reproduce jax:mnist_mlp --env nowhere",
+        seams=seams,
+    )
+    transcript.note("an external command")
+    stored(folder / "a", settings=make_settings(backend="jax", workload=f"{PREFIX}train"))
+    transcript.run(f"reproduce 'jax:{PREFIX}train' --results a/results", seams=seams)
+    given = {"settings": make_settings(backend="jax"), "versions": PYTHON}
+    ended = [replace(one, status=Status.UNSUPPORTED, reason="no GPU is there") for one in processes(FIGURE_S, **given)]
+    store_session(folder / "b" / "results", run_name(0), ended)
+    transcript.note("a cell without a figure")
+    transcript.run("reproduce jax:mnist_mlp --results b/results", seams=seams)
+    transcript.note("a record without the version of Python, and one without that of KerasHub")
+    stored(folder / "c", versions={"keras": "1"})
+    stored(folder / "d", settings=make_settings(backend="jax", workload="gpt2"), versions={**PYTHON, "keras": "1"})
+    transcript.run("reproduce mnist_mlp --results c/results", "reproduce gpt2 --results d/results", seams=seams)
+    monkeypatch.setattr(reproduce, "own_arm", lambda request, cells: ArmRequest(None, None, {"image a": "sha256:2"}))
+    stored(folder / "e", container=Container("a", "sha256:1", 1 << 30, 1))
+    transcript.note("measured in another image")
+    transcript.run("reproduce mnist_mlp --results e/results", seams=seams)
+    golden.check("reproduce_refused.txt", transcript.text)

@@ -13,8 +13,10 @@ from keras_matrix.runner.cli.inputs import finetune as command
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
+from tests.golden import Golden
 from tests.models.inputs.pipelines import jpegs
 from tests.sessions import newest_records
+from tests.transcripts import Transcript
 
 
 @pytest.fixture(autouse=True)
@@ -93,31 +95,6 @@ def test_log_path_is_the_folder_of_tensorboard(folder: Path) -> None:
     assert (folder / "profiles").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--dataset-path", "nowhere"], "--dataset-path: must be a folder of images or record files, but there is no "),
-        (
-            ["--dataset-path", "nowhere", "--executor", "docker"],
-            "--dataset-path: must be a folder of images or record ",
-        ),
-        (["--epochs", "0"], "--epochs: must be a whole number from 1 to 10000, got 0"),
-        (["--batch_size", "0"], "--batch-size: must be largest or a whole number from 1 to 1000000, got 0"),
-        (["--timeout", "0"], "--timeout: must be a number from 1 to 86400"),
-        (["--dataset_size", "-1"], "--dataset-size: must be a whole number of at least 1, got -1"),
-        (["--base", "alexnet"], "--base: must be mobilenet, mobilenet_v2, "),
-        (["--log_path", "a", "--log-dir", "b"], "--log-path, --log-dir: name the same folder; give one of them"),
-        (["--backend", "theano"], "--backend: must be one of tensorflow, jax, torch, got 'theano'"),
-        (["--checkpoint-path", "x" * 300], "--checkpoint-path: must be text of at most 200 printable characters"),
-    ],
-)
-def test_wrong_flag_is_refused_with_its_rule(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert finetune(*arguments) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.process
 def test_short_data_set_is_trained_for_several_epochs_and_the_model_is_saved(folder: Path) -> None:
     jpegs.folder(folder / "images")
@@ -132,3 +109,23 @@ def test_short_data_set_is_trained_for_several_epochs_and_the_model_is_saved(fol
     assert record.input.facts is not None
     assert (record.input.facts.samples, record.input.facts.pipeline) == (12, "grain")
     assert [path.name for path in (folder / "saved").iterdir()] == ["jax.keras"]
+
+
+def test_what_fine_tuning_prints(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
+) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(folder / "keras"))
+    transcript.run("finetune --repeats 5 --backend jax --backend torch", seams=Seams(executor=FakeExecutor()))
+    transcript.run(
+        "finetune --dataset-path nowhere",
+        "finetune --dataset-path nowhere --executor docker",
+        "finetune --epochs 0",
+        "finetune --batch_size 0",
+        "finetune --timeout 0",
+        "finetune --dataset_size -1",
+        "finetune --dataset_size x",
+        "finetune --base alexnet",
+        "finetune --log_path a --log-dir b",
+        "finetune --backend theano",
+    )
+    golden.check("finetune.txt", transcript.text)

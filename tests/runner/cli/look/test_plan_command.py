@@ -23,6 +23,8 @@ from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.machine import write
 from tests.fakes.pynvml import FakeGpu, FakePynvml
+from tests.golden import Golden
+from tests.transcripts import Transcript
 
 MATRIX = """\
 version: 1
@@ -60,52 +62,11 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_estimate_above_the_time_limit_is_counted_with_the_limit_and_marked(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    lines = planned(capsys, "--filter", "workload=mnist_mlp")
-    assert lines[:2] == [
-        "4 cells, 8 processes, about 4 min 21 s",
-        "2 cells are likely to be ended by the time limit (timeout_s), without which the plan takes about 5 min 11 s; "
-        "raise the limit, or reduce the work of these cells",
-    ]
-    marked = [
-        line.split()[1]
-        for line in lines
-        if line.endswith("epochs=100  capped by timeout_s (about 1 min 12 s without it)")
-    ]
-    assert marked == ["jax", "torch"]
-    assert sum("capped" in line for line in lines) == 2
-
-
-@pytest.mark.usefixtures("folder")
 def test_the_document_has_each_estimate_with_and_without_the_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "--filter", "workload=mnist_mlp", "--backend", "jax")
     estimates = [(one["estimated_s"], one["estimated_without_limit_s"]) for one in found["cells"]]
     assert sorted(estimates) == [(pytest.approx(5.3), pytest.approx(5.3)), (60.0, pytest.approx(LONG_S))]
     assert found["estimated_s"] == pytest.approx(2 * (5.3 + 60))
-
-
-@pytest.mark.usefixtures("folder")
-def test_plan_within_its_time_limits_does_not_mention_them(capsys: pytest.CaptureFixture[str]) -> None:
-    for chosen in ("batch_size=32", "workload=task train"):  # of a command that never ran nothing is known
-        lines = planned(capsys, "--filter", chosen)
-        assert [line for line in lines if "limit" in line or "capped" in line] == []
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_cell_that_took_longer_before_than_its_time_limit_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    def slow(job: Job) -> Outcome:
-        return replace(FakeExecutor().succeed(job), wall_time_s=90.0)
-
-    executor = FakeExecutor(behaviours={"mnist_mlp": slow})
-    assert main(["--filter", "batch_size=32", "--backend", "jax"], Seams(executor=executor)) == 0
-    capsys.readouterr()
-    lines = planned(capsys, "--filter", "batch_size=32", "--backend", "jax")
-    assert lines[1].startswith("1 cell is likely to be ended by the time limit (timeout_s), ")
-    assert lines[4].endswith(
-        "  2 x 60.0 s  mnist_mlp batch_size=32  capped by timeout_s (the newest run took 1 min 30 s)"
-    )
 
 
 @pytest.mark.usefixtures("folder")
@@ -130,47 +91,12 @@ def test_plan_runs_nothing_and_writes_no_file(folder: Path, capsys: pytest.Captu
     assert [path.name for path in folder.iterdir()] == ["matrix.yaml"]
 
 
-def test_a_plan_is_a_table_of_cells_below_what_they_share(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "matrix.yaml").write_text(
-        "version: 1\ndefaults: {epochs: 2, repeats: 5}\nbackends: [jax, torch]\ncells:\n"
-        "  - workload: mnist_mlp\n    batch_size: [32, 64]\n"
-        "  - workload: my_workload:build\n    params: {width: 64}\n"
-    )
-    lines = planned(capsys)
-    assert lines[1:5] == ["", "in every cell: epochs=2", "", "cell              backend  estimate   work"]
-    assert [line.split(maxsplit=5)[1:] for line in lines[5:]] == [
-        [backend, "5", "x", "3.9", f"s  {work}"]
-        for work in (
-            "mnist_mlp batch_size=32",
-            "mnist_mlp batch_size=64",
-            "my_workload:build width=64 batch_size=32",
-        )
-        for backend in ("jax", "torch")
-    ]
-    assert max(map(len, lines)) <= 80
-
-
 @pytest.mark.parametrize("path", sorted(MATRICES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_texts_of_many_cells_are_those_of_each_cell(path: Path) -> None:
     settings = [cell.settings for cell in expand(load(path))]
     shared, texts = settings_texts(settings)
     assert [settings_text(one, shared) for one in settings] == texts
     assert len(texts) > 1
-
-
-def test_parameter_named_like_a_setting_is_shown_under_params(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "matrix.yaml").write_text(
-        "version: 1\ndefaults: {epochs: 2}\nbackends: [jax, torch]\n"
-        "cells: [{workload: 'my_workload:build', params: {epochs: 7}}]\n"
-    )
-    assert "in every cell: batch_size=32 epochs=2" in planned(capsys)
-    assert [line.split()[-2:] for line in planned(capsys)[-2:]] == [["my_workload:build", "params.epochs=7"]] * 2
-
-
-def test_a_cell_alone_shares_no_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "matrix.yaml").write_text("version: 1\nbackends: [jax]\ncells: [{workload: mnist_mlp, epochs: 2}]\n")
-    assert planned(capsys)[2].startswith("cell ")
-    assert planned(capsys)[3].endswith("  mnist_mlp batch_size=32 epochs=2")
 
 
 @pytest.mark.usefixtures("folder")
@@ -180,23 +106,6 @@ def test_a_plan_has_the_order_of_its_seed(capsys: pytest.CaptureFixture[str]) ->
     assert first != other
     lines = planned(capsys, "--order-seed", "1", "--verbose")
     assert [line.split()[0] for line in lines if line.startswith("  ")] == [one["cell_id"] for one in first]
-    assert [line for line in lines if line.startswith("block")] == [
-        "block 0, in the order of --order-seed 1",
-        "block 1, in the order of --order-seed 1",
-    ]
-
-
-def test_the_plan_distinguishes_fc_modes_and_workers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cells = "  - workload: fc\n    mode: fc_data\n    workers: [1, 2]\n"
-    (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n{cells}")
-    assert main(["plan", "--verbose"]) == 0
-    printed = capsys.readouterr().out.partition("block 0")
-    assert "in every cell: batch_size=128\n" in printed[0]
-    assert "fc mode=fc_data workers=2\n" in printed[0]
-    assert sorted(line.split(maxsplit=2)[2] for line in printed[2].partition("\n\n")[0].splitlines()[1:]) == [
-        "fc_data workers=1",
-        "fc_data workers=2",
-    ]
 
 
 def test_a_run_with_the_order_seed_of_a_plan_has_its_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,14 +114,6 @@ def test_a_run_with_the_order_seed_of_a_plan_has_its_order(folder: Path, capsys:
     executor = FakeExecutor()
     assert main(list(chosen), Seams(executor=executor)) == 0
     assert [(job.cell_id, job.repeat) for job in executor.jobs] == order
-
-
-def test_a_plan_with_automatic_repeats_says_that_it_takes_longer(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert " at least" not in planned(capsys)[0]
-    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 2", "repeats: auto"))
-    assert planned(capsys)[0].endswith(" at least: repeats are added to auto cells")
 
 
 def test_plan_lists_cells_without_enough_gpus(
@@ -231,13 +132,11 @@ def test_plan_lists_cells_without_enough_gpus(
         "workers: must be at most the number of visible GPUs (1: CUDA_VISIBLE_DEVICES is '1'), got 2; make 2 GPUs "
         "visible with CUDA_VISIBLE_DEVICES (with docker compose: GPU), or lower workers to 1"
     )
-    assert main(["plan"], seams) == 0
-    assert capsys.readouterr().out.splitlines()[1] == f"2 cells will not be measured: {reason}"
     assert main(["plan", "--json"], seams) == 0
     assert json.loads(capsys.readouterr().out)["gpu_problems"] == {reason: 2}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    assert main(["plan"], seams) == 0
-    assert "will not be measured" not in capsys.readouterr().out
+    assert main(["plan", "--json"], seams) == 0
+    assert json.loads(capsys.readouterr().out)["gpu_problems"] == {}
 
 
 @pytest.mark.parametrize("shown", ["", "0", "7"])
@@ -250,11 +149,88 @@ def test_a_plan_without_a_driver_leaves_its_gpu_cells_out_of_the_time(
         "cells:\n  - workload: fc\n    mode: fc_data\n    workers: [1, 2]\n"
     )
     seams = Seams(preflight=Preflight(gpus=GpuFacts(driver=None)))
-    assert main(["plan"], seams) == 0
-    assert capsys.readouterr().out.splitlines()[:2] == [
-        "4 cells, 0 processes, about 0 s",
-        f"4 cells will not be measured: {NO_DRIVER}",
-    ]
     assert main(["plan", "--json"], seams) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["estimated_s"], found["gpu_problems"]) == (0, {NO_DRIVER: 4})
+
+
+def test_what_a_plan_prints(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
+) -> None:
+    def slow(job: Job) -> Outcome:
+        return replace(FakeExecutor().succeed(job), wall_time_s=90.0)
+
+    def matrix(text: str) -> None:
+        (folder / "matrix.yaml").write_text(text)
+        transcript.note(f"matrix.yaml: {' '.join(text.split())}")
+
+    matrix(MATRIX)
+    transcript.run("plan", "plan --filter batch_size=32 --backend jax --order-seed 1 --verbose")
+    transcript.note("the newest run took longer than the time limit")
+    executor = FakeExecutor(behaviours={"mnist_mlp": slow})
+    assert main(["--filter", "batch_size=32", "--backend", "jax"], Seams(executor=executor)) == 0
+    transcript.run("plan --filter batch_size=32 --backend jax")
+    matrix(
+        "version: 1\ndefaults: {epochs: 2, repeats: auto}\nbackends: [jax, torch]\n"
+        "cells:\n  - workload: my_workload:build\n    params: {epochs: 7}\n"
+        "  - workload: gru\n    precision: [float32, bfloat16]\n"
+    )
+    transcript.run("plan")
+    matrix("version: 1\nbackends: [jax]\ncells: [{workload: gru, batch_size: largest, device: gpu}]\n")
+    transcript.run("plan", seams=Seams(preflight=_two_gpus(folder)))
+    matrix(GPU_MATRIX)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    transcript.note("one of two GPUs is visible")
+    transcript.run("plan", seams=Seams(preflight=_two_gpus(folder)))
+    transcript.note("no driver")
+    transcript.run("plan --verbose", seams=Seams(preflight=Preflight(gpus=GpuFacts(driver=None))))
+    golden.check("plan.txt", transcript.text)
+
+
+GPU_MATRIX = """\
+version: 1
+defaults: {device: gpu, repeats: 1}
+backends: [jax, torch]
+cells:
+  - workload: fc
+    mode: fc_data
+    workers: [1, 2]
+"""
+
+
+def _two_gpus(folder: Path) -> Preflight:
+    write(folder / "machine", DRIVER_FILES[0], "")
+    facts = read_gpus(["0", "1"], ProcTree(folder / "machine"), FakePynvml(FakeGpu(), FakeGpu(uuid="GPU-bb")))
+    return Preflight(gpus=facts, present=PresentGpus(("GPU-aa", "GPU-bb"), ("A100", "A100")))
+
+
+REFUSED_MATRICES = {
+    "unknown workload": "version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mpl\n",
+    "invalid values": "version: 1\nbackends: [jax]\ncells:\n  - workload: gru\n    batch_size: [0, -4]\n",
+    "impossible task": "version: 1\nbackends: [jax]\ncells:\n  - {workload: fc, mode: fc_model, workers: [1, 3]}\n",
+    "empty": "",
+}
+
+
+def test_messages_of_what_a_plan_refuses(folder: Path, transcript: Transcript, golden: Golden) -> None:
+    """Each problem is a line with its place; all rules of a matrix file: tests/runner/matrix."""
+    for name, text in REFUSED_MATRICES.items():
+        (folder / "matrix.yaml").write_text(text)
+        transcript.note(f"a matrix.yaml with this problem: {name}")
+        transcript.run("plan")
+    (folder / "matrix.yaml").write_text(MATRIX)
+    transcript.run(
+        "plan --matrix absent.yaml",
+        "plan --filter workload=gru",
+        "plan --backend tensorflow",
+        "plan --backend jaxx",
+        "plan --set epoch=3",
+        "plan --set epochs",
+        "plan --set epochs=0",
+        "plan --repeats many",
+        "plan --workload lst",
+        "plan --workload lstm --matrix matrix.yaml",
+        "plan --order-seed x",
+        "plan --orderseed 1",
+    )
+    golden.check("plan_refused.txt", transcript.text)

@@ -20,7 +20,9 @@ from keras_matrix.runner.service import commands
 from keras_matrix.runner.service import merge as table
 from keras_matrix.runner.service.stored import findings_of
 from tests.conftest import MACHINE, make_settings
+from tests.golden import Golden
 from tests.sessions import began, noisy, processes, run_name, store_session
+from tests.transcripts import Transcript
 
 STEP_TIME_S = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
 SERVICE = replace(MACHINE, container="docker")
@@ -94,21 +96,6 @@ def test_figures_of_the_merged_table_equal_those_of_the_runs(
         }
 
 
-def test_separate_sessions_have_no_interval_and_the_command_for_one_is_printed_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = services(tmp_path)
-    assert merge(tmp_path) == 0
-    printed = capsys.readouterr().out
-    first, *runs = printed.splitlines()[:4]
-    assert first == "merge of 3 runs on one machine, measured in separate sessions, not alternating"
-    assert [line.split()[:2] for line in runs] == [list(pair) for pair in zip(STEP_TIME_S, names, strict=True)]
-    assert printed.count("\n  separate sessions, not alternating: no interval") == 2
-    assert "fastest:" not in printed
-    assert printed.count(HOW_TO_ALTERNATE) == 1
-    assert f"report: {tmp_path}/merged/report.html" in printed
-
-
 def test_a_history_of_both_cells_gives_intervals_and_a_fastest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,53 +128,6 @@ def test_page_is_written_to_a_separate_folder_and_runs_are_unchanged(
     assert (tmp_path / "other.html").is_file()
 
 
-def test_a_run_of_another_machine_is_named_with_the_command_that_measures_here(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    elsewhere = store(tmp_path, 0, records("torch", machine=replace(SERVICE, host_id="9a" * 8)))
-    jax = store(tmp_path, 1, records("jax"))
-    assert merge(tmp_path) == 0
-    printed = capsys.readouterr().out
-    assert (
-        f"left out: torch run {elsewhere}: other machine (host 9a9a9a9a against 00000000); "
-        "measure torch on this machine: docker compose run --rm torch-cpu\n"
-    ) in printed
-    assert (
-        "no run of tensorflow is merged; measure tensorflow on this machine: docker compose run --rm tf-cpu\n"
-        in printed
-    )
-    assert f"nothing to merge: {jax} is the only run that fits\n" in printed
-    assert HOW_TO_ALTERNATE not in printed
-
-
-def test_named_runs_that_do_not_fit_are_refused_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [
-        store(tmp_path, 0, records("tensorflow", machine=replace(SERVICE, host_id="9a" * 8))),
-        store(tmp_path, 1, records("jax", versions={"keras": "3.14.0"})),
-        store(tmp_path, 2, records("torch")),
-    ]
-    message = refusal(tmp_path, capsys, *names)
-    assert message == (
-        "runner: report --merge: these runs do not make one table:\n"
-        f"  jax run {names[1]}: other version of Keras (3.14.0 against 3.15.1)\n"
-        f"  tensorflow run {names[0]}: other machine (host 9a9a9a9a against 00000000)\n"
-    )
-    assert not (tmp_path / "merged").exists()
-
-
-def test_each_named_run_is_refused_with_its_own_reason_where_several_share_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    older = {"versions": {"keras": "3.14.0"}}
-    names = [store(tmp_path, number, records("torch", **older)) for number in range(2)]
-    jax = store(tmp_path, 2, records("jax"))
-    reason = "other version of Keras (3.14.0 against 3.15.1)\n"
-    assert refusal(tmp_path, capsys, jax, *names) == (
-        "runner: report --merge: these runs do not make one table:\n"
-        f"  torch run {names[1]}: {reason}  torch run {names[0]}: {reason}"
-    )
-
-
 def test_a_named_reference_may_have_a_backend_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch = store(tmp_path, 0, records("torch"))
     crashed = [replace(record, status=Status.CRASH, times=Times()) for record in records("torch")]
@@ -195,7 +135,6 @@ def test_a_named_reference_may_have_a_backend_that_failed(tmp_path: Path, capsys
     for flags in ((), ("--run", mixed)):
         found = document(tmp_path, capsys, *flags)["merge"]
         assert [run["run_id"] for run in found["runs"]] == [torch, mixed], flags
-        assert found["lines"][0] == f"left out: torch run {mixed}: no cell was measured; used instead: {torch}"
 
 
 def test_many_runs_with_an_injected_fault_are_left_out_in_one_line(
@@ -212,8 +151,6 @@ def test_exactly_the_named_runs_are_merged(tmp_path: Path, capsys: pytest.Captur
     found = document(tmp_path, capsys, names[0], names[4])
     assert [run["run_id"] for run in found["merge"]["runs"]] == [names[0], names[4]]
     assert found["merge"]["missing"] == ["torch"]
-    message = refusal(tmp_path, capsys, names[0], names[3])
-    assert message.endswith(f"  run {names[0]}: each of its backends is in a newer run that was named\n")
 
 
 def test_a_reference_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,45 +160,6 @@ def test_a_reference_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [run["run_id"] for run in found["runs"]] == [small]
     assert {one["run_id"] for one in found["left_out"]} == {names[0], names[2]}
     assert [run["run_id"] for run in document(tmp_path, capsys)["merge"]["runs"]] == names
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--publish", "site"], "--publish: a site contains all runs; leave out --merge"),
-        (["--run", run_name(0), run_name(1)], "--run: name either the runs to merge or the reference, got"),
-        ([run_name(9)], "contains no run '20260110T020000Z-000009'"),
-        (["--run", "gone"], "contains no run 'gone'"),
-        (["--out", "nowhere/page.html"], "--out: must be a file in an existing folder, got nowhere/page.html"),
-    ],
-)
-def test_invalid_flag_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
-) -> None:
-    services(tmp_path)
-    assert complaint in refusal(tmp_path, capsys, *flags)
-
-
-def test_run_arguments_need_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = services(tmp_path)
-    assert main(["report", names[0], "--results", str(tmp_path)]) == 2
-    assert f"name one run with --run {names[0]}, or merge several with --merge" in capsys.readouterr().err
-
-
-def test_without_a_run_the_error_names_a_command_that_measures_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    message = refusal(tmp_path, capsys)
-    assert "contains no run; measure one with: runner --matrix matrix.yaml" in message
-    assert "docker compose run --rm jax-cpu" in message
-
-
-def test_without_a_measured_cell_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = store(tmp_path, 0, [])
-    message = refusal(tmp_path, capsys)
-    assert f"has a measured cell: run {name}: no cell was measured" in message
-    message = refusal(tmp_path, capsys, "--run", name)
-    assert message.endswith(f"  run {name}: no cell was measured\n")
 
 
 def test_damaged_records_and_runs_are_listed_and_the_others_merged(
@@ -278,8 +176,6 @@ def test_damaged_records_and_runs_are_listed_and_the_others_merged(
     found = document(tmp_path, capsys)["merge"]
     assert [run["run_id"] for run in found["runs"]] == [jax, torch]
     assert [one["file"] for one in document(tmp_path, capsys)["unread"]] == [f"{torch}/records/{damaged.name}"]
-    (note,) = [line for line in found["lines"] if line.startswith("note: ")]
-    assert note.startswith(f"note: torch: 1 file of {torch} skipped, first {damaged.name}: not strict JSON")
     reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
     assert "run.json: cannot be read" in reasons[torn]
     assert "schema version 99 is newer" in reasons[newer]
@@ -300,7 +196,6 @@ def test_a_run_without_a_readable_record_is_left_out_with_the_reason(
     reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
     assert reasons[empty] == "no cell was measured"
     assert reasons[damaged].startswith(f"its 2 files are not records: {files[0].name}: not strict JSON")
-    assert f"run {damaged}: its 2 files are not records" in refusal(tmp_path, capsys, jax, damaged)
 
 
 def test_a_run_that_this_user_may_not_read_is_left_out(
@@ -337,9 +232,7 @@ def test_an_unfinished_run_is_used_with_a_note(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / torch / "finished.json").unlink()
     found = document(tmp_path, capsys)["merge"]
     assert found["runs"][-1]["run_id"] == torch
-    assert found["lines"] == [
-        f"note: torch: {torch} is not finished, 6 processes so far; the figures may change",
-    ]
+    assert len(found["lines"]) == 1
 
 
 def test_table_is_printed_although_the_page_cannot_be_written(
@@ -350,9 +243,6 @@ def test_table_is_printed_although_the_page_cannot_be_written(
     assert merge(tmp_path) == 3
     printed = capsys.readouterr()
     assert "mnist_mlp" in printed.out
-    (line,) = printed.err.splitlines()
-    assert line.startswith(f"runner: {tmp_path}/merged/report.html: cannot be written: ")
-    assert line.endswith("name another file with --out, or use --json, which writes none")
     assert document(tmp_path, capsys)["exit_code"] == 0
 
 
@@ -439,25 +329,6 @@ def test_of_an_older_run_of_all_backends_only_those_without_a_newer_run_are_used
     assert {one["backend"]: one["separate"] for one in found["rows"][0]["ratios"]} == {"jax": True, "torch": False}
 
 
-def test_workloads_missing_from_a_run_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    torch = store(tmp_path, 0, [r for r in records("torch") if r.settings.workload == "gru"])
-    store(tmp_path, 1, records("jax"))
-    assert f"note: torch: {torch} lacks 1 of the 2 works" in document(tmp_path, capsys)["merge"]["lines"]
-
-
-def test_cells_in_containers_of_a_runner_on_the_host_are_measured_again_by_that_runner(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    container = Container("keras-benchmark-matrix:jax-cpu", "sha256:" + "ab" * 32, 1 << 30, 1 << 30)
-    store(tmp_path, 0, records("jax", container=container))
-    lines = document(tmp_path, capsys)["merge"]["lines"]
-    assert (
-        "no run of torch is merged; measure torch on this machine: runner --matrix matrix.yaml --backend torch" in lines
-    )
-    assert merge(tmp_path) == 0
-    assert "keras-benchmark-matrix:jax-cpu, sha256:abababababab\n" in capsys.readouterr().out
-
-
 def test_trace_link_of_the_merged_page_points_into_its_run(tmp_path: Path) -> None:
     shown = ShownTrace("traces/one.html", cast(Any, None))
     found = table._linked(shown, tmp_path / "run", tmp_path / "merged" / "report.html")
@@ -491,3 +362,68 @@ def test_a_named_reference_keeps_its_cells_and_their_flop_rates_where_a_newer_ru
     rows = document(tmp_path, capsys, "--run", jax)["rows"]
     assert [row["cells"]["jax"] for row in rows] == [row["cells"]["jax"] for row in own["rows"]]
     assert [list(row["cells"]) for row in rows] == [list(STEP_TIME_S)] * 2
+
+
+def test_what_is_printed_of_merged_runs(tmp_path: Path, transcript: Transcript, golden: Golden) -> None:
+    services(tmp_path / "results")
+    transcript.run("report --merge")
+    root = tmp_path / "elsewhere"
+    store(root, 0, records("torch", machine=replace(SERVICE, host_id="9a" * 8)))
+    store(root, 1, records("jax"))
+    transcript.note("a run of another machine")
+    transcript.run("report --merge --results elsewhere")
+    root = tmp_path / "notes"
+    container = Container("keras-benchmark-matrix:jax-cpu", "sha256:" + "ab" * 32, 1 << 30, 1 << 30)
+    jax = store(root, 0, [r for r in records("jax", container=container) if r.settings.workload == "gru"])
+    torch = store(root, 1, records("torch", count=3), planned=10)
+    torn, newer = store(root, 2, records("torch")), store(root, 3, records("jax"))
+    arms = {"base": {"python": None, "fault": None}, "new": {"python": None, "fault": "slower:1"}}
+    store(root, 4, records("jax", 2.0), arms=arms, arm="new")
+    store(root, 5, [])
+    (root / torch / "finished.json").unlink()
+    sorted((root / torch / "records").iterdir())[0].write_text("{")
+    (root / torn / "run.json").write_text("{")
+    future = sorted((root / newer / "records").iterdir())[0]
+    future.write_text(json.dumps({**json.loads(future.read_text()), "schema_version": 99}))
+    transcript.note("unfinished, damaged, empty and faulty runs, and one of a newer version")
+    transcript.run("report --merge --results notes")
+    (tmp_path / "notes" / "merged" / "report.html").unlink()
+    (tmp_path / "notes" / "merged").rmdir()
+    (tmp_path / "notes" / "merged").write_text("a file where the folder belongs")
+    transcript.note("the page cannot be written")
+    transcript.run(f"report --merge {jax} {torch} --results notes")
+    golden.check("report_merge.txt", transcript.text)
+
+
+def test_messages_of_reports_that_are_refused(tmp_path: Path, transcript: Transcript, golden: Golden) -> None:
+    transcript.run("report", "report --merge")
+    names = services(tmp_path / "results")
+    transcript.run(
+        "report --merge --publish site",
+        f"report --merge --run {names[0]} {names[1]}",
+        f"report --merge {run_name(9)}",
+        "report --merge --run gone",
+        "report --merge --out nowhere/page.html",
+        f"report {names[0]}",
+        "report --run gone",
+        "report --output /nowhere/page.html",
+        "report --publish site --last 0",
+        "report --json --format csv",
+    )
+    root = tmp_path / "unlike"
+    older = {"versions": {"keras": "3.14.0"}}
+    names = [
+        store(root, 0, records("tensorflow", machine=replace(SERVICE, host_id="9a" * 8))),
+        store(root, 1, records("torch", **older)),
+        store(root, 2, records("torch", **older)),
+        store(root, 3, records("jax")),
+    ]
+    transcript.note("runs that do not make one table")
+    transcript.run(f"report --merge {' '.join(names)} --results unlike")
+    assert not (root / "merged").exists()
+    transcript.note("two runs of one backend")
+    transcript.run(f"report --merge {' '.join(names[1:3])} --results unlike")
+    store(tmp_path / "empty", 0, [])
+    transcript.note("no cell was measured")
+    transcript.run("report --merge --results empty", f"report --merge --run {run_name(0)} --results empty")
+    golden.check("report_refused.txt", transcript.text)

@@ -18,6 +18,8 @@ from keras_matrix.runner.executors import preflight as cells
 from keras_matrix.runner.machine.surroundings import aa_pairs, snapshot
 from keras_matrix.runner.machine.surroundings.aa_pairs import PairResult
 from tests.analysis.surroundings.test_examination import QUIET, STRETCH
+from tests.golden import Golden
+from tests.transcripts import Transcript
 
 BUSY = replace(
     QUIET,
@@ -45,33 +47,6 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
-def test_a_quiet_machine_gives_0_and_its_smallest_difference(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    pretend(QUIET)
-    assert main(["check"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.splitlines()[-1] == "this machine can show a difference of 1.0 % in 10 pairs, 0.53 % in 30 pairs"
-
-
-def test_something_bad_gives_1_with_advice_and_fits_80_columns(
-    pretend: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pretend(BUSY, disturbed=Disturbed(Cause.OTHER_CPU, 0.25, 0.05))
-    assert main(["check"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if len(line) > 80] == []
-    assert "-> stop them" in [line.strip() for line in lines]
-    assert any(line.startswith("10 of 10 pairs were disturbed from outside, first by other_cpu") for line in lines)
-    assert "from the undisturbed pairs alone: no estimate" in lines[-1]
-
-
-def test_every_line_names_its_verdict_and_its_check(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    pretend(QUIET)
-    main(["check"])
-    heads = [line.split()[:2] for line in capsys.readouterr().out.split("\n\n")[0].splitlines() if line[0] != " "]
-    assert {verdict for verdict, _ in heads} == {"fine"}
-    assert [name for _, name in heads] == [check.value for check in Check if not check.value.startswith("gpu_")]
-
-
 def test_the_installed_builds_are_judged_for_every_gpu(
     pretend: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,18 +72,6 @@ def test_json_contains_findings_pairs_and_readings(pretend: Any, capsys: pytest.
     assert document["readings"]["load"] == 0.1
 
 
-def test_too_few_pairs_give_no_figure(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    pretend(QUIET, pairs=4)
-    assert main(["check"]) == 0
-    assert "no estimate: needs 5 pairs, got 4" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "601"])
-def test_invalid_seconds_are_refused_with_the_flag_named(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", f"--seconds={text}"]) == 2
-    assert capsys.readouterr().err == f"runner: --seconds: must be a number from 3 to 600, got {text!r}\n"
-
-
 @pytest.mark.alone
 @pytest.mark.process
 def test_the_real_command_examines_this_machine(tmp_path: Path) -> None:
@@ -123,3 +86,17 @@ def test_the_real_command_examines_this_machine(tmp_path: Path) -> None:
         assert all(0.01 < seconds < 30 for turn in pair["turn_times_s"] for seconds in turn)
     watched = document["readings"]["meanwhile"]
     assert 0 < watched["own"]["cpu_s"] < watched["stretch"]["cpu_total_s"] * 1.05
+
+
+def test_what_is_printed_of_a_machine(pretend: Any, transcript: Transcript, golden: Golden) -> None:
+    pretend(QUIET)
+    transcript.run("check")
+    transcript.note("four pairs of measurements")
+    pretend(QUIET, pairs=4)
+    transcript.run("check")
+    transcript.note("other programs use the CPUs, and disturbed every pair")
+    pretend(BUSY, disturbed=Disturbed(Cause.OTHER_CPU, 0.25, 0.05))
+    transcript.run("check")
+    assert max(map(len, transcript.text.splitlines())) <= 80
+    transcript.run(*(f"check --seconds={text}" for text in ("", "x", "0", "nan", "601")))
+    golden.check("check.txt", transcript.text)

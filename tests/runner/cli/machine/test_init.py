@@ -16,7 +16,9 @@ from keras_matrix.runner.matrix.reader import expand, load
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.service import starter
 from tests.fakes.executor import FakeExecutor
+from tests.golden import Golden
 from tests.sessions import newest_records
+from tests.transcripts import Transcript
 
 EXAMPLE = Path(__file__).parents[4] / "docs" / "examples" / "my_workload.py"
 
@@ -36,16 +38,13 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_init_writes_a_matrix_for_the_installed_backends_and_the_example_workload(
-    folder: Path, present: list[str], capsys: pytest.CaptureFixture[str]
+    folder: Path, present: list[str]
 ) -> None:
     assert main(["init"]) == 0
     cells = expand(load(Path("matrix.yaml")))
     assert {cell.settings.backend for cell in cells} == {"jax"}
     assert {cell.settings.workload for cell in cells} == {"my_workload:build", "mnist_mlp"}
     assert Path("my_workload.py").read_text() == EXAMPLE.read_text()
-    assert capsys.readouterr().out == (
-        "wrote matrix.yaml and my_workload.py, for jax\nmeasure them with: keras-matrix --matrix matrix.yaml\n"
-    )
 
 
 def test_matrix_of_init_is_measured_with_a_verdict_for_each_work(folder: Path, present: list[str]) -> None:
@@ -62,78 +61,62 @@ def test_init_names_the_extras_of_the_other_backends_in_the_file(folder: Path, p
     assert lines in Path("matrix.yaml").read_text()
 
 
-def test_init_makes_the_folder_and_prints_how_to_enter_it(
-    folder: Path, present: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_makes_the_folder(folder: Path, present: list[str]) -> None:
     assert main(["init", "a new/folder"]) == 0
     assert Path("a new/folder/matrix.yaml").is_file()
-    assert "measure them with: cd 'a new/folder' && keras-matrix --matrix matrix.yaml" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", init.FILES)
-def test_init_overwrites_no_file_and_writes_none_of_the_others(
-    folder: Path, present: list[str], name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_overwrites_no_file_and_writes_none_of_the_others(folder: Path, present: list[str], name: str) -> None:
     Path(name).write_text("mine")
     assert main(["init"]) == 2
-    assert capsys.readouterr().err == (
-        f"runner: init: {name}: already exists and is never replaced; name another folder, or move it away\n"
-    )
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(name, "mine")]
 
 
-@pytest.mark.parametrize("there", [[], ["keras"], ["jax"]])
+UVX = ("/bin/uvx", "uvx --from 'keras-matrix[jax-{}]' keras-matrix --matrix matrix.yaml")
+PIP = (None, "pip install 'keras-matrix[jax-{}]' && keras-matrix --matrix matrix.yaml")
+
+
 @pytest.mark.parametrize(
-    ("gpus", "device"), [(Unread("no driver"), "cpu"), (PresentGpus(()), "cpu"), (PresentGpus(("GPU-1",)), "gpu")]
-)
-@pytest.mark.parametrize(
-    ("tool", "command"),
+    ("there", "gpus", "device", "tool_and_command"),
     [
-        ("/bin/uvx", "uvx --from 'keras-matrix[jax-{}]' keras-matrix --matrix matrix.yaml"),
-        (None, "pip install 'keras-matrix[jax-{}]' && keras-matrix --matrix matrix.yaml"),
+        ([], Unread("no driver"), "cpu", UVX),
+        ([], PresentGpus(()), "cpu", PIP),
+        (["keras"], PresentGpus(("GPU-1",)), "gpu", UVX),
+        (["jax"], PresentGpus(("GPU-1",)), "gpu", PIP),
     ],
 )
-def test_init_without_a_backend_is_for_one_that_the_printed_command_installs(
+def test_init_without_a_backend_is_for_one_that_the_command_in_the_file_installs(
     folder: Path,
     present: list[str],
     there: list[str],
     gpus: PresentGpus | Unread,
     device: str,
-    tool: str | None,
-    command: str,
+    tool_and_command: tuple[str | None, str],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    tool, command = tool_and_command
     present[:] = there
     monkeypatch.setattr(starter, "present_gpus", lambda: gpus)
     monkeypatch.setattr(starter.shutil, "which", lambda name: tool)
 
     assert main(["init"]) == 0
 
-    assert capsys.readouterr().out == (
-        "wrote matrix.yaml and my_workload.py, for jax\n"
-        f"no backend is installed here; the command also installs jax ({device})\n"
-        f"measure them with: {command.format(device)}\n"
-    )
     assert f"# Measured with: {command.format(device)}\n" in Path("matrix.yaml").read_text()
     cells = expand(load(Path("matrix.yaml")))
     assert {(cell.settings.backend, cell.settings.device) for cell in cells} == {("jax", device)}
 
 
-def test_init_into_a_file_is_an_error_with_its_reason(
-    folder: Path, present: list[str], capsys: pytest.CaptureFixture[str]
+def test_what_init_prints(
+    present: list[str], monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
 ) -> None:
+    transcript.run("init", "init", "init 'a new/folder'")
     Path("file").write_text("")
-    assert main(["init", "file"]) == 3
-    assert "init: file: File exists; name another folder" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [[], ["--matrix", "missing.yaml"]])
-def test_without_a_matrix_file_the_runner_names_init(
-    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    name = arguments[-1] if arguments else "matrix.yaml"
-    assert capsys.readouterr().err == (
-        f"runner: {name}: no such file; give the path with --matrix, or write a first matrix with: keras-matrix init\n"
-    )
+    transcript.run("init file")
+    present.clear()
+    monkeypatch.setattr(starter, "present_gpus", lambda: PresentGpus(("GPU-1",)))
+    for name, tool in (("with_uv", "/bin/uvx"), ("without_uv", None)):
+        monkeypatch.setattr(starter.shutil, "which", lambda _, tool=tool: tool)
+        transcript.note("no backend is installed; this machine has a GPU")
+        transcript.run(f"init {name}")
+    golden.check("init.txt", transcript.text)

@@ -13,6 +13,8 @@ from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import Behaviour, FakeExecutor
+from tests.golden import Golden
+from tests.transcripts import Transcript
 
 MATRIX = """\
 version: 1
@@ -60,30 +62,16 @@ def test_each_backend_has_its_own_largest_batch(capsys: pytest.CaptureFixture[st
     }
 
 
-def test_table_has_a_line_per_backend(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit_batch("jax:mnist_mlp", behaviour=device_of({"jax": 5})) == 0
-    assert "jax         mnist_mlp device=gpu  fits 5  too large 6" in capsys.readouterr().out
+def test_what_is_printed_of_the_largest_batch(transcript: Transcript, golden: Golden) -> None:
+    def on(behaviour: Behaviour) -> Seams:
+        return Seams(executor=FakeExecutor(behaviours={"mnist_mlp": behaviour}))
 
-
-def test_another_error_stops_the_search_with_its_reason_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit_batch("jax:mnist_mlp", behaviour=device_of({"jax": 2}, "builtins.ValueError", "no such layer")) == 1
-    assert "stopped at batch 4: error: ValueError: no such layer" in capsys.readouterr().out
-
-
-def test_a_device_too_small_for_one_sample_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit_batch("jax:mnist_mlp", behaviour=device_of({"jax": 0})) == 1
-    assert "batch 1 does not fit" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("mnist_mpl",), "CELL: no cell of matrix.yaml is named 'mnist_mpl'; did you mean mnist_mlp?"),
-        (("gru",), "CELL: 'gru' names 4 cells; name one by its id"),
-        (("mnist_mlp", "--set", "device=cpu"), "--memory: on a CPU the search needs a limit, got none"),
-        (("mnist_mlp", "--memory", "8g"), "--memory: applies only to containers: add --executor docker"),
-    ],
-)
-def test_bad_input_is_one_error(arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit_batch(*arguments) == 2
-    assert expected in capsys.readouterr().err
+    transcript.run("fit-batch mnist_mlp", seams=on(device_of({"jax": 37, "torch": 2})))
+    transcript.note("the device is too small for one sample")
+    transcript.run("fit-batch jax:mnist_mlp", seams=on(device_of({"jax": 0})))
+    transcript.note("another error from batch 4 on")
+    error = device_of({"jax": 2}, "builtins.ValueError", "no such layer")
+    transcript.run("fit-batch jax:mnist_mlp", seams=on(error))
+    transcript.run("fit-batch mnist_mpl", "fit-batch gru", "fit-batch mnist_mlp --set device=cpu")
+    transcript.run("fit-batch mnist_mlp --memory 8g", "fit-batch mnist_mlp --memory much")
+    golden.check("fit-batch.txt", transcript.text)

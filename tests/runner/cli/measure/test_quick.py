@@ -12,6 +12,7 @@ import pytest
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.surroundings.disturbance import CounterChanges, MeasuredStretch, OwnUse
 from keras_matrix.analysis.views.result_table import result_table
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
@@ -24,7 +25,9 @@ from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.measure.seams import Seams
 from tests.conftest import make_record, make_settings
 from tests.fakes.executor import FakeExecutor
+from tests.golden import Golden
 from tests.sessions import newest_records
+from tests.transcripts import Transcript
 
 HEAD = "cifar10_cnn on tensorflow, jax, torch, one process each: about 27 s"
 # Of the pretended durations: 10, 20 and 40 ms, 1 % more in repeat 0 of a name with 11 letters.
@@ -67,9 +70,7 @@ def command_of(text: str, purpose: str = "to decide") -> str:
     return lines[lines.index(f"{purpose}, in five processes each:") + 1].removeprefix("  ")
 
 
-def test_each_backend_is_measured_once_and_none_is_named_fastest(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_backend_is_measured_once(folder: Path) -> None:
     executor = FakeExecutor()
     assert quick(executor=executor) == 0
     assert sorted((job.settings.backend, job.repeat) for job in executor.jobs) == [
@@ -78,18 +79,6 @@ def test_each_backend_is_measured_once_and_none_is_named_fastest(
         ("torch", 0),
     ]
     assert len(newest_records(folder)) == 3
-    printed = capsys.readouterr().out
-    assert printed.splitlines()[0] == HEAD
-    lines = after_progress(printed)
-    assert lines[: len(FIGURES)] == FIGURES
-    assert lines[len(FIGURES) :] == [
-        "",
-        "to decide, in five processes each:",
-        "  runner --workload cifar10_cnn",
-        "",
-        "report: results/latest/report.html",
-    ]
-    assert "is fastest" not in printed.replace("backend is fastest, nor", "")
 
 
 def test_the_command_that_decides_measures_the_same_work_in_five_processes(
@@ -110,33 +99,10 @@ def test_the_command_that_decides_measures_the_same_work_in_five_processes(
     assert {key for _, key, _ in works(first)} == {"{'image_size': 16}"}
 
 
-def test_misspelt_function_of_ones_own_module_is_refused_before_anything_is_measured(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "my_workload.py").write_text("def build(width=8): ...\n")
-    executor = FakeExecutor()
-    assert quick("my_workload:biuld", executor=executor) == 2
-    assert executor.jobs == []
-    where = folder / "my_workload.py"
-    advice = "got 'my_workload:biuld'; did you mean build?"
-    message = f"runner: the workload must name a function of {where}, {advice}"
-    assert message in capsys.readouterr().err
-
-
-def test_ones_own_model_gets_its_arguments_and_says_beforehand_how_long_it_may_take(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ones_own_model_gets_its_arguments(folder: Path) -> None:
     executor = FakeExecutor()
     assert quick("my_workload:build", "--set", "width=64", executor=executor) == 0
     assert {str(job.settings.params) for job in executor.jobs} == {"{'width': 64}"}
-    printed = capsys.readouterr().out
-    lines = printed.splitlines()
-    assert lines[:2] == [
-        "my_workload:build on tensorflow, jax, torch, one process each",
-        "27 s, plus building and compiling your model; at most 6 min 15 s (timeout_s)",
-    ]
-    assert "Whether they do the same work was not checked: runner parity my_workload:build" in lines
-    assert command_of(printed) == "runner --workload my_workload:build --set width=64"
 
 
 def test_a_model_that_was_measured_before_takes_as_long_as_then(
@@ -153,17 +119,13 @@ def test_a_model_that_was_measured_before_takes_as_long_as_then(
     assert capsys.readouterr().out.splitlines()[0] == head
 
 
-def test_a_disturbed_quick_run_is_not_measured_again_and_says_so(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disturbed_quick_run_is_not_measured_again(folder: Path) -> None:
     def disturbed(job: Job) -> Outcome:
         return replace(FakeExecutor().succeed(job), watched=(STOLEN,) * (job.settings.epochs - job.settings.discard))
 
     executor = FakeExecutor(behaviours={"cifar10_cnn": disturbed})
     assert quick(executor=executor) == 0
     assert len(executor.jobs) == 3
-    lines = after_progress(capsys.readouterr().out)
-    assert "Other programs used this machine meanwhile: the figures may be far off." in lines
     executor.jobs.clear()
     assert main(["--workload", "cifar10_cnn", "--repeats", "1"], Seams(executor=executor)) == 0
     assert len(executor.jobs) == 6  # the main command does
@@ -204,33 +166,8 @@ def test_histories_and_merged_tables_leave_a_quick_run_out(folder: Path, capsys:
     assert [len(one["sessions"]) for one in found["histories"]] == [1]
     why = "a quick look: one process of each cell, not measured again if it was disturbed"
     assert f"run {name} is left out: {why}" in found["caveats"]
-    assert main(["report", "--merge"]) == 0
-    assert f"{name}: {why}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("cell", [[], ["jax:cifar10_cnn"]])
-def test_a_history_of_quick_runs_alone_says_why_it_is_empty(
-    folder: Path, cell: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert quick() == 0
-    capsys.readouterr()
-    assert main(["history", *cell]) == 2
-    name = Results(Path("results")).runs()[-1].run_id
-    assert capsys.readouterr().err == (
-        f"runner: --results: results contains no run for a history: run {name} is left out: a quick look: one process "
-        "of each cell, not measured again if it was disturbed\n"
-    )
-
-
-def test_the_report_of_a_quick_run_names_the_command_that_decides(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert quick("--set", "batch_size=64") == 0
-    capsys.readouterr()
-    assert main(["report"]) == 0
-    advice = "the row has too few repeats for an interval; for verdicts:"
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[lines.index(advice) + 1] == "  runner --workload cifar10_cnn --set batch_size=64 --repeats 5"
+    assert main(["report", "--merge", "--json"]) == 0
+    assert [one["run_id"] for one in json.loads(capsys.readouterr().out)["merge"]["left_out"]] == [name]
 
 
 def test_the_document_has_the_rows_of_a_run_and_the_command_that_decides(
@@ -243,48 +180,6 @@ def test_the_document_has_the_rows_of_a_run_and_the_command_that_decides(
     assert sorted(found["rows"][0]["cells"]) == ["jax", "tensorflow", "torch"]
 
 
-def test_only_installed_backends_are_measured(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = ["keras", "jax"]
-    monkeypatch.setattr(Interpreter, "absent", lambda self, asked: [name for name in asked if name not in there])
-    assert quick() == 0
-    printed = capsys.readouterr().out
-    assert printed.splitlines()[0] == "cifar10_cnn on jax, one process each: about 9 s"
-    assert "cifar10_cnn: nothing to compare" in printed
-    assert command_of(printed, "for an interval") == "runner --workload cifar10_cnn"
-    there.clear()
-    assert quick() == 2
-    assert capsys.readouterr().err.startswith("runner: quick: no backend is installed for ")
-
-
-def test_a_backend_that_fails_is_named_and_the_others_are_compared(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def failing(job: Job) -> Outcome:
-        return Outcome(exit_code=1) if job.settings.backend == "torch" else FakeExecutor().succeed(job)
-
-    assert quick(executor=FakeExecutor(behaviours={"cifar10_cnn": failing})) == 1
-    lines = after_progress(capsys.readouterr().out)
-    assert lines[1:4] == [
-        "  tensorflow  10.1 ms  1.00x  one process",
-        "  jax         20.2 ms  2.00x  one process",
-        "  torch             -         error",
-    ]
-    assert any(line.startswith("error cifar10_cnn on torch") for line in lines)
-
-
-def test_a_model_that_fails_everywhere_has_its_errors_and_no_table(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    executor = FakeExecutor(behaviours={"my_workload:build": lambda job: Outcome(exit_code=1)})
-    assert quick("my_workload:build", "--backend", "jax", executor=executor) == 1
-    lines = after_progress(capsys.readouterr().out)
-    assert lines[0].startswith("error my_workload:build on jax (")
-    assert lines[-2:] == ["", "report: results/latest/report.html"]
-    assert [line for line in lines if "time of a step" in line or "to decide" in line or "compare" in line] == []
-
-
 def test_caveats_of_the_comparison_stand_below_its_figures() -> None:
     [row] = table(make_record(0.01, settings=make_settings(backend=backend)) for backend in ("jax", "torch"))
     [work] = result_table([replace(row, caveats=("jit: only jax runs operations\x1b[31m one by one",))]).works
@@ -293,39 +188,11 @@ def test_caveats_of_the_comparison_stand_below_its_figures() -> None:
     assert "\x1b" not in "".join(lines)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["cifar10_cn"],
-            "MODEL: must be a workload of the catalog or package.module:function, got 'cifar10_cn'; did you",
-        ),
-        (["--backend", "jaxx"], "--backend"),
-        (["--set", "width=3"], "--set width=3: must be a setting or a parameter of a workload of the matrix"),
-        (["--set", "epochs"], "--set 'epochs': must be key=value"),
-    ],
-)
-def test_bad_input_is_refused_before_anything_is_measured(
-    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert quick(*arguments) == 2
-    assert capsys.readouterr().err.startswith(f"runner: {message}")
-    assert not Path("results").exists()
-
-
-def test_a_workload_replaces_a_matrix_file_and_its_command_continues_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_workload_replaces_a_matrix_file(folder: Path) -> None:
     command = ["--workload", "lstm", "--backend", "jax", "--repeats", "2"]
-    assert main(["plan", *command]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "1 cell, 2 processes, about 11 s"
     assert main(command, Seams(executor=FakeExecutor())) == 0
     [run] = Results(Path("results")).runs()
     assert run.about()["matrix_path"] == "runner --workload"
-    assert main([*command, "--matrix", "m.yaml"]) == 2
-    assert "replaces a matrix file, but --matrix m.yaml was given: leave one out" in capsys.readouterr().err
-    assert main(["--workload", "lst"]) == 2
-    assert capsys.readouterr().err.startswith("runner: --workload: must be a workload of the catalog or ")
 
 
 def test_settings_of_a_quick_look_are_those_that_the_fake_sees(folder: Path) -> None:
@@ -334,3 +201,35 @@ def test_settings_of_a_quick_look_are_those_that_the_fake_sees(folder: Path) -> 
     settings: list[Settings] = [job.settings for job in executor.jobs]
     assert {(one.epochs, one.discard) for one in settings} == {(4, 1)}
     assert executor.timeouts_s == [120.0] * 3
+
+
+def test_what_a_quick_look_prints(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
+) -> None:
+    def disturbed(job: Job) -> Outcome:
+        return replace(FakeExecutor().succeed(job), watched=(STOLEN,) * (job.settings.epochs - job.settings.discard))
+
+    def failing(job: Job) -> Outcome:
+        return Outcome(exit_code=1) if job.settings.backend == "torch" else FakeExecutor().succeed(job)
+
+    there = [*BACKENDS, "keras"]
+    monkeypatch.setattr(Interpreter, "absent", lambda self, asked: [name for name in asked if name not in there])
+    transcript.run("quick --set batch_size=64", seams=Seams(executor=FakeExecutor()))
+    transcript.run("quick my_workload:build --set width=64", seams=Seams(executor=FakeExecutor()), brief=True)
+    for text, behaviour in (("other programs use the CPUs", disturbed), ("PyTorch fails", failing)):
+        transcript.note(text)
+        transcript.run("quick", seams=Seams(executor=FakeExecutor(behaviours={"cifar10_cnn": behaviour})), brief=True)
+    transcript.note("the report, and the history, of quick looks")
+    transcript.run("report", "history jax:cifar10_cnn", "report --merge")
+    there[:] = ["keras", "jax"]
+    transcript.note("one backend is installed")
+    transcript.run("quick", seams=Seams(executor=FakeExecutor()), brief=True)
+    everywhere = FakeExecutor(behaviours={"my_workload:build": lambda job: Outcome(exit_code=1)})
+    transcript.run("quick my_workload:build", seams=Seams(executor=everywhere), brief=True)
+    (folder / "my_workload.py").write_text("def build(width=8): ...\n")
+    transcript.run("quick my_workload:biuld", "quick cifar10_cn", "quick --backend jaxx", "quick --set width=3")
+    transcript.run("quick --set epochs", "quick --repeats 5")
+    there.clear()
+    transcript.note("no backend is installed")
+    transcript.run("quick")
+    golden.check("quick.txt", transcript.text)

@@ -25,8 +25,10 @@ from keras_matrix.runner.machine.preflight import GpuFacts
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.measure.traces import with_trace_stored
 from tests.fakes.executor import Behaviour, FakeExecutor
+from tests.golden import Golden
 from tests.records.traces.synthetic import chrome, damaged, step_of_torch
 from tests.sessions import newest_records
+from tests.transcripts import Transcript
 
 MATRIX = """\
 version: 1
@@ -72,19 +74,6 @@ def test_a_traced_cell_has_its_trace_of_the_first_process_in_the_runs_folder(fol
         assert neutral.head_of(place / TRACE_NAME).steps == 4
         assert json.loads((place / TABLE_NAME).read_text())["by_phase"][0]["name"] == "forward"
     assert [job.trace is not None for job in executor.jobs].count(True) == 2
-
-
-def test_a_cell_that_the_preflight_refuses_is_not_traced_and_the_reason_is_printed(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    (folder / "matrix.yaml").write_text(MATRIX.replace("{repeats: 2}", "{device: gpu}"))
-    executor = FakeExecutor()
-    seams = Seams(executor=executor, preflight=Preflight(gpus=GpuFacts(driver=None)))
-    assert main(["trace", "jax:gru"], seams) == 1
-    assert "no trace of jax gru" in (printed := capsys.readouterr().out)
-    assert "device_mismatch: gpu_missing: no NVIDIA driver is loaded" in printed
-    assert executor.jobs == []
 
 
 def test_trace_left_without_a_record_is_replaced(folder: Path) -> None:
@@ -159,19 +148,11 @@ def test_the_page_of_a_traced_run_links_to_each_trace_and_shows_its_tables(folde
     assert "4 steps, 4.00\u00a0ms each with the profiler on; an operation ran 75.0\u00a0% of the time" in page
 
 
-def test_the_command_shows_the_newest_stored_trace(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_the_newest_stored_trace(folder: Path) -> None:
     runner("--matrix", "matrix.yaml")
     executor = FakeExecutor()
-    capsys.readouterr()
     assert runner("trace", "jax:mnist_mlp", "--top", "1", executor=executor) == 0
-    printed = capsys.readouterr().out
     assert executor.jobs == []
-    assert "4 steps: 4.00 ms each with the profiler on; " in printed
-    assert "ms as measured, without it" in printed
-    assert (
-        "by operation    share  time a step  count a step\nmm            100.0 %      3.00 ms          1.00" in printed
-    )
-    assert "/trace.json.gz" in printed
 
 
 @pytest.mark.parametrize(("phase", "steps_a_call"), [("fit", 4), ("predict", 1)])
@@ -186,15 +167,12 @@ def test_traced_step_of_several_steps_is_shown_with_the_measured_time_of_a_call(
     assert f"4.00 ms each with the profiler on; {measured} as measured, without it" in capsys.readouterr().out
 
 
-def test_the_command_records_a_cell_of_the_matrix_once_and_shows_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_records_a_cell_of_the_matrix_once(folder: Path) -> None:
     executor = FakeExecutor()
     assert runner("trace", "torch:gru", "--steps", "3", executor=executor) == 0
     (record,) = newest_records(folder)
     assert (record.settings.workload, record.trace.steps) == ("gru", 3)
     assert [job.trace for job in executor.jobs] == [Trace([2], 3)]
-    assert "3 steps: 4.00 ms each with the profiler on" in capsys.readouterr().out
 
 
 def test_command_records_a_cell_of_a_stored_run_if_no_matrix_has_it(folder: Path) -> None:
@@ -206,15 +184,6 @@ def test_command_records_a_cell_of_a_stored_run_if_no_matrix_has_it(folder: Path
     assert record.cell_id in measured
     # The next cell is found although the newest run is that of the trace.
     assert runner("trace", "jax:gru") == 0
-
-
-def test_cell_of_native_code_is_refused_before_it_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cell = "{workload: mnist_mlp, implementation: native}"
-    (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n  - {cell}\n")
-    executor = FakeExecutor()
-    assert runner("trace", "jax:mnist_mlp", executor=executor) == 2
-    assert "only implementation: keras is traced, got native" in capsys.readouterr().err
-    assert executor.jobs == []
 
 
 def test_new_records_again_although_there_is_a_trace(folder: Path) -> None:
@@ -250,7 +219,7 @@ def test_unreadable_file_of_a_newer_run_is_named_with_the_trace_of_an_older_one(
     assert runner("trace", "jax:gru") == 1
     printed = capsys.readouterr()
     assert "3 steps: " in printed.out
-    assert f"runner: {newer.name}/records/{path.name}: not strict JSON" in printed.err
+    assert f"runner: {newer.name}/records/{path.name}: " in printed.err
     assert runner("trace", "jax:gru", "--run", older.name) == 0
     assert capsys.readouterr().err == ""
 
@@ -269,24 +238,18 @@ def test_trace_is_written_to_the_requested_file_packed_or_plain(folder: Path) ->
     assert gzip.decompress((folder / "mine.json.gz").read_bytes()) == plain
 
 
-def test_page_of_a_trace_is_written_of_a_cell_and_of_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_of_a_trace_is_written_of_a_cell_and_of_a_file(folder: Path) -> None:
     assert runner("trace", "jax:gru", "--to", "mine.json", "--html", "cell.html") == 0
     assert runner("trace", "mine.json", "--html", "file.html") == 0
     for name, title in (("cell.html", "jax gru"), ("file.html", "mine.json")):
         page = (folder / name).read_text(encoding="utf-8")
         assert f"<h1>{title}" in page
         assert '<svg class="roofline timeline' in page
-    capsys.readouterr()
-    assert runner("trace", "mine.json", "--html", "nowhere/page.html") == 2
-    assert "--html: must be a file in an existing folder" in capsys.readouterr().err
 
 
-def test_profiler_file_is_shown_without_measuring(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profiler_file_is_converted_without_measuring(folder: Path) -> None:
     chrome(folder / "mine.json", step_of_torch())
     assert runner("trace", "mine.json", "--to", "neutral.json.gz") == 0
-    printed = capsys.readouterr().out
-    assert "1 step: 100 us each with the profiler on" in printed
-    assert "block/dense" in printed
     assert neutral.head_of(folder / "neutral.json.gz").backend == "torch"
 
 
@@ -301,49 +264,6 @@ def test_neutral_trace_is_shown_as_when_it_was_recorded(folder: Path, capsys: py
         assert json.loads(capsys.readouterr().out) == {"version": 1, "file": name, "table": recorded}
 
 
-def test_damaged_stored_trace_is_an_error_with_its_path(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner("trace", "jax:gru")
-    (path,) = (folder / "results" / "latest" / "traces").glob(f"*/{TRACE_NAME}")
-    path.write_bytes(damaged(b"{}"))
-    assert runner("trace", "jax:gru", "--to", "mine.json") == 3
-    assert f"{TRACE_NAME}: is damaged" in capsys.readouterr().err
-    (path.parent / TABLE_NAME).unlink()
-    assert runner("trace", "jax:gru") == 3
-
-
-def test_the_message_says_that_there_is_no_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner("trace", "jax:gru") == 0
-    (folder / "matrix.yaml").unlink()
-    assert runner("trace", "gro") == 2
-    expected = "no cell of a stored run (there is no matrix.yaml here) is named 'gro'; did you mean gru?"
-    assert expected in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("gro",), "no cell of matrix.yaml or a stored run is named 'gro'; did you mean gru?"),
-        (("mnist_mlp",), "CELL: 'mnist_mlp' names 2 cells; name one by its id:"),
-        (("jax:gru", "--steps", "0"), "--steps: must be a whole number from 1 to 10000, got 0"),
-        (
-            ("jax:gru", "--epochs", "0"),
-            "--epochs: must be a whole number from 1 to 100, got 0; number 1 is the first epoch",
-        ),
-        (("jax:gru", "--epochs", "2", "2"), "--epochs: must not repeat, got 2 2"),
-        (("jax:gru", "--top", "0"), "--top: must be at least 1, got 0"),
-        (("absent.json",), "CELL: there is no file absent.json"),
-        (("jax:gru", "--to", "."), "--to: must be a file in an existing folder, got ."),
-        (("jax:gru", "--to", "nowhere/mine.json"), "--to: must be a file in an existing folder, got nowhere/mine"),
-        (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: no such file"),
-    ],
-)
-def test_request_that_cannot_be_traced_is_one_error(
-    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert runner("trace", *arguments) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [('"epochs":1', '"epochs":0'), ('"workers":1', '"workers":999999999'), ('"step":1', '"step":""')],
@@ -355,30 +275,6 @@ def test_invalid_neutral_trace_is_refused_with_its_path(
     (folder / "mine.json").write_text((folder / "mine.json").read_text().replace(before, after, 1))
     assert runner("trace", "mine.json") == 2
     assert "mine.json: is " in capsys.readouterr().err
-
-
-def test_external_command_is_refused_with_advice_to_wrap_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "matrix.yaml").write_text(MATRIX + "tasks:\n  - {task: mine, command: [train]}\n")
-    assert runner("trace", "mine") == 2
-    assert "'mine' is an external command; run it under a profiler with wrap" in capsys.readouterr().err
-
-
-def test_run_without_the_trace_is_refused_with_its_traces(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner("--matrix", "matrix.yaml")
-    run = (folder / "results" / "latest").resolve().name
-    assert runner("trace", "jax:gru", "--run", run) == 2
-    assert "contains no trace of 'jax:gru' (traces there: jax:mnist_mlp, torch:mnist_mlp)" in capsys.readouterr().err
-
-
-def test_file_that_is_not_a_trace_is_refused_with_its_path(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "broken.json").write_text("{")
-    (folder / "broken.xplane.pb").write_bytes(b"\x0a\x7f")
-    (folder / "other.json").write_text('{"name": "no trace"}')
-    for name in ("broken.json", "broken.xplane.pb"):
-        assert runner("trace", name) == 2
-        assert f"{name}: is not a complete" in capsys.readouterr().err
-    assert runner("trace", "other.json") == 2
-    assert "other.json: contains no event of a profiler" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -412,7 +308,7 @@ def test_file_that_is_not_a_trace_is_refused_with_its_path(folder: Path, capsys:
     ],
 )
 def test_failed_trace_does_not_change_figures_and_status(
-    folder: Path, capsys: pytest.CaptureFixture[str], change: Any, outcome: Outcome, problem: str
+    folder: Path, change: Any, outcome: Outcome, problem: str
 ) -> None:
     executor = FakeExecutor(behaviours={"gru": ending(change, outcome)})
     assert runner("trace", "jax:gru", executor=executor) == 1
@@ -421,7 +317,6 @@ def test_failed_trace_does_not_change_figures_and_status(
     assert record.trace.folder is None
     assert problem in record.trace.problem
     assert record.warnings[-1] == f"no_trace: {record.trace.problem}; the figures were measured before"
-    assert "no trace of jax gru" in capsys.readouterr().out
 
 
 def test_missing_trace_is_one_json_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -438,9 +333,7 @@ def test_cell_without_a_requested_trace_is_judged_by_its_exit(folder: Path) -> N
     assert {record.status for record in newest_records(folder)} == {Status.CRASH}
 
 
-def test_fc_mode_without_a_trace_on_one_backend_exits_with_1_and_writes_the_others(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fc_mode_without_a_trace_on_one_backend_exits_with_1_and_writes_the_others(folder: Path) -> None:
     def only_on_jax(job: Job) -> Outcome:
         return without(job) if job.settings.backend != "jax" else FakeExecutor().succeed(job)
 
@@ -448,23 +341,80 @@ def test_fc_mode_without_a_trace_on_one_backend_exits_with_1_and_writes_the_othe
     small = ("--mode", "fc_single_manual", "--level", "2", "--weight-size", "32", "--batch-size", "8")
     assert runner("fc", *small, "--full-trace", executor=FakeExecutor(behaviours={"fc": only_on_jax})) == 1
     assert [path.name for path in folder.glob("*.ctf")] == ["full_trace.jax.1.ctf"]
-    printed = capsys.readouterr().out
-    assert "no_trace: no profiler; the figures were measured before" in printed
-    assert printed.count("trace: full_trace") == 1
 
 
-def test_fc_modes_write_the_originals_file_to_the_working_folder(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fc_modes_write_the_originals_file_to_the_working_folder(folder: Path) -> None:
     small = ("--mode", "fc_single_manual", "--level", "2", "--weight-size", "32", "--batch-size", "8")
     assert runner("fc", *small, "--backend", "jax", "--full-trace=1") == 0
     assert json.loads((folder / "full_trace.ctf").read_text())["otherData"]["steps"] == 5
-    assert "trace: full_trace.ctf" in capsys.readouterr().out
     assert runner("fc", *small, "--full-trace") == 0
     assert {path.name for path in folder.glob("full_trace.*.ctf")} == {
         "full_trace.jax.1.ctf",
         "full_trace.tensorflow.1.ctf",
         "full_trace.torch.1.ctf",
     }
-    assert runner("fc", *small, "--full-trace", "2") == 2
-    assert "--full-trace: must be from 0 to 1, got 2" in capsys.readouterr().err
+
+
+def test_what_is_printed_of_a_trace(folder: Path, transcript: Transcript, golden: Golden) -> None:
+    seams = Seams(executor=FakeExecutor())
+    transcript.run("trace torch:gru --steps 3 --top 1 --to mine.json.gz --html page.html", seams=seams)
+    transcript.run("trace torch:gru --top 1", "trace mine.json.gz", seams=seams)
+    chrome(folder / "torch.json", step_of_torch())
+    transcript.note("a file of PyTorch's profiler")
+    transcript.run("trace torch.json --to neutral.json.gz")
+    problem = ending(lambda job, result: replace(result, trace=Traced(5, problem="no profiler")), Outcome(exit_code=0))
+    transcript.note("the profiler fails")
+    transcript.run("trace jax:gru", seams=Seams(executor=FakeExecutor(behaviours={"gru": problem})))
+    runner("trace", "torch:gru", "--steps", "7", "--new")
+    (record,) = (folder / "results" / "latest" / "records").iterdir()
+    record.write_text("{")
+    transcript.note("the record of the newest trace cannot be read")
+    transcript.run("trace torch:gru --top 1", seams=seams)
+    golden.check("trace.txt", transcript.text)
+
+
+def test_messages_of_what_cannot_be_traced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
+) -> None:
+    transcript.run(
+        "trace gro",
+        "trace mnist_mlp",
+        "trace jax:gru --steps 0",
+        "trace jax:gru --epochs 0",
+        "trace jax:gru --epochs 2 2",
+        "trace jax:gru --top 0",
+        "trace absent.json",
+        "trace jax:gru --to .",
+        "trace jax:gru --to nowhere/mine.json",
+        "trace jax:gru --html nowhere/page.html",
+        "trace jax:gru --matrix absent.yaml",
+        "trace jax:gru --run 20200101T000000Z-000000",
+    )
+    matrix = (folder / "matrix.yaml").read_text()
+    (folder / "matrix.yaml").write_text(
+        "version: 1\nbackends: [jax]\ncells:\n  - {workload: mnist_mlp, implementation: native}\n"
+        "  - {workload: gru, device: gpu}\ntasks:\n  - {task: mine, command: [train]}\n"
+    )
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    transcript.note("native code, an external command, and a cell on a GPU of a machine without a driver")
+    seams = Seams(executor=FakeExecutor(), preflight=Preflight(gpus=GpuFacts(driver=None)))
+    transcript.run("trace jax:mnist_mlp", "trace mine", "trace jax:gru", seams=seams)
+    (folder / "matrix.yaml").write_text(matrix)
+    runner("--matrix", "matrix.yaml")
+    run = (folder / "results" / "latest").resolve().name
+    runner("trace", "torch:gru", "--to", "mine.json", "--html", "page.html")
+    transcript.note("a run without a trace of the cell")
+    transcript.run(f"trace jax:gru --run {run}")
+    (folder / "broken.json").write_text("{")
+    (folder / "broken.xplane.pb").write_bytes(b"\x0a\x7f")
+    (folder / "other.json").write_text('{"name": "no trace"}')
+    (folder / "invalid.json").write_text((folder / "mine.json").read_text().replace('"epochs":1', '"epochs":0', 1))
+    transcript.run(*(f"trace {name}" for name in ("broken.json", "broken.xplane.pb", "other.json", "invalid.json")))
+    (path,) = (folder / "results" / "latest" / "traces").glob(f"*/{TRACE_NAME}")
+    path.write_bytes(damaged(b"{}"))
+    transcript.note("a damaged stored trace")
+    transcript.run("trace torch:gru --to again.json")
+    (folder / "matrix.yaml").unlink()
+    transcript.note("no matrix")
+    transcript.run("trace gro")
+    golden.check("trace_refused.txt", transcript.text)

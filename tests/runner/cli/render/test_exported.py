@@ -6,22 +6,18 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.views.result_table import ResultTable, result_table
-from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from keras_matrix.records.text import amount
-from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.render import exported
 from keras_matrix.runner.service.stored import findings_of
 from tests.conftest import make_record, make_settings
 from tests.old_results import BY_VERSION, DATA, RUNS
-from tests.sessions import processes, run_name, store_session
 
 
 @pytest.fixture(scope="module")
@@ -111,25 +107,3 @@ def test_markdown_of_hostile_names_stays_one_row(make_hostile: Callable[[], Resu
 def make_hostile() -> Callable[[], ResultTable]:
     settings = make_settings(workload="m:build", params={"a": "x | <script>\n| y |"})
     return lambda: result_table(table([make_record(0.5, settings=settings)]))
-
-
-@pytest.mark.parametrize("form", exported.FORMATS)
-def test_command_prints_one_document_and_nothing_else(
-    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failed = make_record(None, status=Status.ERROR, settings=make_settings(backend="torch"))
-    store_session(tmp_path, run_name(1), [*processes(0.1), failed])
-
-    assert main(["report", "--results", str(tmp_path), "--format", form]) == 0
-
-    out, err = capsys.readouterr()
-    assert out.startswith({"markdown": "### ", "csv": "run_id,", "bencher": "{", "github-action-benchmark": "["}[form])
-    assert ("left out: " in err) == (form not in ("markdown", "csv"))
-    assert (tmp_path / run_name(1) / "report.html").is_file()
-
-
-def test_json_and_another_format_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["report", "--results", str(tmp_path), "--json", "--format", "csv"])
-    assert ended.value.code == 2
-    assert "--format: not allowed with argument --json" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from tests.golden import Golden
 from tests.records.traces.synthetic import chrome, event, mark
 from tests.runner.whatif.graphs import two_workers
 from tests.synthetic_peaks import make_peaks
-from tests.transcripts import transcript
+from tests.transcripts import Transcript
 
 
 @pytest.fixture(autouse=True)
@@ -245,9 +245,7 @@ def test_a_calibration_determines_the_link(folder: Path, capsys: pytest.CaptureF
     assert found["step_time_s"] == pytest.approx(0.009 + 0.007 * 12 / 8, rel=1e-3)
 
 
-def test_what_is_printed_of_a_graph(
-    folder: Path, one_rank: str, capsys: pytest.CaptureFixture[str], golden: Golden
-) -> None:
+def test_what_is_printed_of_a_graph(folder: Path, one_rank: str, transcript: Transcript, golden: Golden) -> None:
     """The step is 2 + 3 + 4 + 8 + 1 ms: the second sum is behind the first one on one thread.
 
     Two sums as one take 12 ms, and begin after the backward pass: 2 + 6 + 12 + 1. A caveat of all predictions, or a
@@ -276,11 +274,13 @@ def test_what_is_printed_of_a_graph(
         f"replay {one_rank} --what-if workers=4 --what-if latency=2ms",
     )
     # What is before the table of what-ifs is shown once.
-    text = re.sub(r"(--what-if.*\n)(?:.*\n)*?(?=what-if )", r"\1...\n", transcript(capsys, commands))
-    golden.check("replay.txt", text)
+    transcript.run(*commands)
+    golden.check("replay.txt", re.sub(r"(--what-if.*\n)(?:.*\n)*?(?=what-if )", r"\1...\n", transcript.text))
 
 
-def test_messages_of_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+def test_messages_of_what_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], transcript: Transcript, golden: Golden
+) -> None:
     """Each is one line, names its file or flag, and ends with 2; nothing is printed as a result."""
     graph = two_workers()
     alone = [replace(node, depends=()) for node in graph.nodes[:3]]
@@ -292,11 +292,14 @@ def test_messages_of_what_is_refused(folder: Path, capsys: pytest.CaptureFixture
         events = [mark("step:1", 0, 90), event("aten::mm", 0, 50)]
         chrome(folder / "profiles" / f"{name}.json", events, distributedInfo={"rank": 0})
     assert main(["replay", "profiles/first.json"]) == 0
-    text = transcript(capsys, ["replay profiles", *REFUSED])
+    transcript.run("replay profiles", *REFUSED)
     for made in (_empty_folder, _foreign_json, _not_json, _truncated, _truncated_profile, _neutral, _other_ending):
-        text += "\n" + transcript(capsys, [f"replay {made(folder)}"])
-    damaged = transcript(capsys, [f"replay {_damaged_graph(folder)}"])  # the end of this message is DuckDB's
-    assert "\n! runner: TRACE: graph/rank1.parquet: cannot be read as Parquet: " in damaged
-    text += "\n" + transcript(capsys, [f"replay {_missing_rank(folder)}"])
+        transcript.run(f"replay {made(folder)}")
+    capsys.readouterr()
+    assert main(["replay", _damaged_graph(folder)]) == 2
+    damaged = capsys.readouterr().err  # its end is DuckDB's
+    assert damaged.startswith("runner: TRACE: graph/rank1.parquet: cannot be read as Parquet: ")
+    transcript.run(f"replay {_missing_rank(folder)}")
+    text = transcript.text
     assert text.count("$ runner") == text.count("exit code 2\n") == text.count("\n! runner: ") == len(REFUSED) + 9
     golden.check("replay_refused.txt", text)

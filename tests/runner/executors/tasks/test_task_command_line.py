@@ -14,8 +14,10 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.seams import Seams
-from tests.fakes.executor import FakeExecutor
+from tests.fakes.executor import Behaviour, FakeExecutor
+from tests.golden import Golden
 from tests.sessions import newest_records
+from tests.transcripts import Transcript
 
 MATRIX = """\
 version: 1
@@ -103,21 +105,6 @@ def test_page_contains_every_metric_and_the_command(folder: Path) -> None:
     assert '<th scope="row">time per step' not in page
 
 
-def test_goal_reverses_the_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "matrix.yaml").write_text(MATRIX.replace(", goal: higher", ""))
-    runner("--filter", "workload=task train")
-    assert "word=a is best by speed" in " ".join(capsys.readouterr().out.split())
-
-
-def test_cell_is_shown_in_detail_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner("--filter", "workload=task train", "--filter", "batch_size=8", "--backend", "word=a")
-    capsys.readouterr()
-    assert main(["show", "train"]) == 0
-    shown = capsys.readouterr().out
-    assert "train a --batch=8" in shown
-    assert "repeat  status  speed  wait  uptime_in_seconds  peak memory" in shown
-
-
 def test_json_document_contains_every_metric(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--filter", "workload=task train", "--filter", "batch_size=8", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
@@ -151,21 +138,15 @@ def below_zero(job: Job) -> Outcome:
     return replace(seen, task=replace(seen.task, run=replace(seen.task.run, metrics=metrics)))
 
 
-def test_metric_below_zero_is_shown_and_not_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metric_below_zero_is_shown_and_not_compared(folder: Path) -> None:
     chosen = ("--filter", "workload=task train", "--filter", "batch_size=8")
     for _ in range(2):
         assert runner(*chosen, "--new", executor=FakeExecutor(behaviours={"task train": below_zero})) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "ok, -0.500 samples/s speed" in printed
-    assert "word=a -0.500 samples/s - - speed, " in printed
-    assert "nothing to compare: speed is not above zero, so it has no ratio" in printed
     page = (folder / "results" / "latest" / "report.html").read_text()
     assert page.count("not compared") == 2
     assert page.count("-0.5") >= 2
     base, new = sorted(path.name for path in (folder / "results").glob("2*"))
     assert main(["compare", base, new]) == 1  # of nothing there is a ratio
-    expected = "-0.500 samples/s -0.500 samples/s - - - not comparable: speed is not above zero in base, so it has "
-    assert expected in " ".join(capsys.readouterr().out.split())
 
 
 def without_first_metric(job: Job) -> Outcome:
@@ -189,13 +170,12 @@ ONE_CELL = ("--filter", "workload=task train", "--filter", "batch_size=8", "--ba
 def test_missing_first_metric_does_not_remove_the_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     executor = FakeExecutor(behaviours={"task train": without_first_metric})
     assert runner(*ONE_CELL, executor=executor) == 1
-    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert {record.status for record in tasks(folder)} == {Status.ERROR}
     waits = [metric.value for record in tasks(folder) if record.task for metric in record.task.metrics[1:2]]
     assert len([wait for wait in waits if wait]) == 5
-    assert any(line.endswith("wait 115 ms") for line in printed)
     page = (folder / "results" / "latest" / "report.html").read_text()
     assert '<th scope="row">wait' in page
+    capsys.readouterr()
     assert runner(*ONE_CELL, "--json", executor=FakeExecutor(behaviours={"task train": without_first_metric})) == 1
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     metrics = {one["name"]: (one["value"] is None, one["count"]) for one in row["cells"]["word=a"]["metrics"]}
@@ -236,14 +216,6 @@ def test_metrics_of_a_failed_command_are_not_figures(folder: Path, capsys: pytes
     assert '<th scope="row">wait' not in page
 
 
-def test_memory_of_each_process_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner("--filter", "workload=task train", "--filter", "batch_size=8", "--backend", "word=a")
-    capsys.readouterr()
-    assert main(["show", "train"]) == 0
-    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.split()[:2] == ["0", "ok"])
-    assert " 500 MiB " in row
-
-
 def test_two_runs_of_a_task_are_compared_by_its_metric(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         runner("--filter", "workload=task train", "--new")
@@ -254,14 +226,6 @@ def test_two_runs_of_a_task_are_compared_by_its_metric(folder: Path, capsys: pyt
     assert {one["figure"]["name"] for one in found} == {"speed"}
     assert [one["new_figure"] / one["base_figure"] for one in found] == [1.0] * 4
     assert [one["ratio"]["centre"] for one in found] == pytest.approx([1.0] * 4)
-
-
-def test_plan_lists_commands_like_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--filter", "workload=task train"]) == 0
-    printed = capsys.readouterr().out
-    assert "4 cells, 20 processes" in printed
-    assert "task train params.batch_size=32" in printed
-    assert "definition" not in printed
 
 
 def test_result_file_has_the_keys_of_the_driver(folder: Path) -> None:
@@ -300,15 +264,6 @@ def test_workers_of_a_cfg_file_are_read_from_the_drivers_variable(
     assert executor.jobs[0].task.workers == workers
 
 
-def test_number_of_workers_that_is_not_an_integer_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "task_config.cfg").write_text(CFG)
-    monkeypatch.setenv("DEEPLEARNING_WORKERS_COUNT", "two")
-    assert runner("task") == 2
-    assert "DEEPLEARNING_WORKERS_COUNT: must be a whole number, got 'two'" in capsys.readouterr().err
-
-
 def test_result_file_is_written_although_the_reader_of_the_table_stops(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,38 +274,6 @@ def test_result_file_is_written_although_the_reader_of_the_table_stops(
     monkeypatch.setattr("keras_matrix.runner.cli.render.findings.print_table", stopped)
     assert runner("task", "--num-gpus", "0", "--result", "mine.json") == 130
     assert "train.speed" in json.loads((folder / "mine.json").read_text())
-
-
-@pytest.mark.parametrize("place", [".", "nowhere/mine.json"])
-def test_invalid_result_path_is_refused_before_a_process_starts(
-    folder: Path, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
-    executor = FakeExecutor()
-    assert runner("task", "--result", place, executor=executor) == 2
-    assert f"--result: must be a file in an existing folder, got {place}" in capsys.readouterr().err
-    assert executor.jobs == []
-
-
-def test_flag_without_a_place_in_the_command_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "task_config.cfg").write_text(CFG)
-    assert runner("task", "--num-gpus", "2", "--epochs", "3", "--kvstore", "nccl") == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "runner: --epochs 3: the command has no such field, and runs unchanged",
-        "runner: --kvstore nccl: the command has no such field, and runs unchanged",
-    ]
-
-
-def test_key_of_a_cfg_file_without_effect_is_reported_and_the_task_runs(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "task_config.cfg").write_text(CFG + "repeats = 3\n")
-    executor = FakeExecutor()
-    assert runner("task", executor=executor) == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "runner: task_config.cfg:7: [train] repeats: unknown key without effect; to set repeats, write the task under "
-        "tasks: in a matrix file (docs/tasks.md)"
-    ]
-    assert len(executor.jobs) == 1
 
 
 def test_template_has_priority_over_the_cfg_file_and_the_matrix(folder: Path) -> None:
@@ -373,24 +296,33 @@ def test_single_task_of_the_matrix_can_be_run_with_named_cells(folder: Path) -> 
     assert {key.split(".")[0] for key in found} == {"train"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--task-name", "trian"], "must be a task of matrix.yaml (train), got trian; did you mean train?"),
-        (["--config", "none.cfg"], "none.cfg: cannot be read (No such file or directory); give a file with --config"),
-        (["--config", "a", "--matrix", "b"], "--config, --matrix: name one file, not both"),
-        (["--epochs", "3"], "--epochs: belongs to a .cfg file; a matrix file has params in their place"),
-        (["--config", "x.cfg", "--num-gpus", "-1"], "--num-gpus: must be at least 0, got -1"),
-        (["--config", "x.cfg", "--epochs", "-2"], "--epochs: must be at least 0, got -2"),
-        (
-            ["--config", "x.cfg", "--metrics-policy", "a"],
-            "--metrics-policy, --command-to-execute: give both or neither",
-        ),
-    ],
-)
-def test_wrong_flag_is_refused_with_a_message(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+def test_what_is_printed_of_a_task(folder: Path, transcript: Transcript, golden: Golden) -> None:
+    def task(behaviour: Behaviour | None = None) -> Seams:
+        return Seams(executor=FakeExecutor(behaviours={"task train": behaviour} if behaviour else {}))
+
+    transcript.run("task --repeats 5", seams=task(), brief=True)
+    transcript.note("metrics below zero, a metric that is missing, and a command that fails")
+    for behaviour in (below_zero, without_first_metric, exits_with_3):
+        transcript.run("task --new", seams=task(behaviour), brief=True)
+    runs = [path.name for path in sorted((folder / "results").glob("2*"))]
+    transcript.run(f"compare {runs[0]} {runs[1]}", "plan --filter workload=task*")
+    (folder / "task_config.cfg").write_text(CFG + "repeats = 3\n")
+    transcript.note("a task_config.cfg with an unknown key")
+    transcript.run("task --num-gpus 2 --epochs 3 --kvstore nccl", seams=task())
+    golden.check("task.txt", transcript.text)
+
+
+def test_messages_of_tasks_that_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
 ) -> None:
     (folder / "x.cfg").write_text(CFG)
-    assert runner("task", *arguments) == 2
-    assert message in capsys.readouterr().err
+    executor = FakeExecutor()
+    flags = ("--task-name trian", "--config none.cfg", "--config a --matrix b", "--epochs 3", "--repeats x")
+    flags = (*flags, "--config x.cfg --num-gpus -1", "--config x.cfg --epochs -2", "--config x.cfg --metrics-policy a")
+    flags = (*flags, "--config x.cfg --task-name other", "--result .", "--result nowhere/mine.json")
+    transcript.run(*(f"task {flag}" for flag in flags), seams=Seams(executor=executor))
+    monkeypatch.setenv("DEEPLEARNING_WORKERS_COUNT", "two")
+    transcript.note("DEEPLEARNING_WORKERS_COUNT is two")
+    transcript.run("task --config x.cfg", seams=Seams(executor=executor))
+    assert executor.jobs == []
+    golden.check("task_refused.txt", transcript.text)

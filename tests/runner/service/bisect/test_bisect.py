@@ -30,8 +30,10 @@ from keras_matrix.runner.service import bisect as search
 from tests.conftest import MACHINE, make_settings
 from tests.fakes.container_engine import FakeEngine
 from tests.fakes.executor import FailsAt, FakeExecutor, crash
+from tests.golden import Golden
 from tests.runner.conftest import MATRIX
 from tests.sessions import nights, noisy, processes, run_name, store_session
+from tests.transcripts import Transcript
 
 
 @dataclass
@@ -134,18 +136,6 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
     return Searched(folder, axis, executor, printed.getvalue().splitlines())
 
 
-def test_first_slow_version_is_found_with_its_size_its_share_and_the_confidence(searched: Searched) -> None:
-    lines = searched.lines
-    assert lines[0] == "8 versions of small: 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7"
-    assert "step 1: 1.4 is fast: +0.0 % [0.0 0.0] to 1.0, 9 blocks" in lines
-    assert "step 2: 1.6 is slow: +50.0 % [50.0 50.0] to 1.0, 9 blocks" in lines
-    assert "found: 1.5 is slower than 1.4: +50.0 % [50.0 50.0]" in lines
-    assert "its share of the complete change, +50.0 % [50.0 50.0]: 100.0 %" in lines
-    assert "confidence: every test of the path is right with at least 96.2 % (6 tests at 0.62 %)" in lines
-    assert "differs, too: numpy of 4 -> that of 5" in lines
-    assert searched.axis.closed
-
-
 def test_ends_candidate_and_confirmation_are_one_session_each(searched: Searched) -> None:
     [own] = (searched.folder / "bisect").iterdir()
     sessions = {run.about()["session"]: list(run.about()["runs"]) for run in Results(own).runs()}
@@ -155,44 +145,8 @@ def test_ends_candidate_and_confirmation_are_one_session_each(searched: Searched
         ["good", "before", "found", "bad"],
     ]
     assert len(searched.executor.jobs) == 9 * (2 + 3 * 3 + 4)
+    assert searched.axis.closed
     assert not (searched.folder / "results").exists()
-
-
-def test_each_trial_is_announced_with_its_cost_before_it_is_measured(searched: Searched) -> None:
-    announced = [line for line in searched.lines if line.startswith("trial ")]
-    assert announced[1] == (
-        "trial 2: 1.0, 1.4, 1.7 alternately: about 9 blocks x 3 processes x 1.0 s = 27 s, at most 2 min 00 s"
-    )
-    assert len(announced) == 5
-
-
-def test_answer_of_each_trial_is_printed_before_the_next_is_measured(searched: Searched) -> None:
-    """Mutation: Trials.measure() prints no answer."""
-    lines = [line for line in searched.lines if line.startswith(("trial", "  1."))]
-    assert [line.partition(": ")[0] for line in lines] == [
-        "trial 1",
-        "  1.7 against 1.0",
-        "trial 2",
-        "  1.4 is fast",
-        "trial 3",
-        "  1.6 is slow",
-        "trial 4",
-        "  1.5 is slow",
-        "trial 5",
-        "  1.5 against 1.4",
-    ]
-    assert lines[1].endswith("blocks")
-    assert "+50.0 % [" in lines[1]
-
-
-def test_continued_search_prints_what_it_knows(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bisected(monkeypatch, FakeAxis(), executor=Interrupts(after=9 * (2 + 3) + 4)) == 130
-    capsys.readouterr()
-    assert bisected(monkeypatch, FakeAxis()) == 0
-    continued = capsys.readouterr().out.partition("after 2 trials\n")[2].splitlines()
-    assert [line.partition(": ")[0] for line in continued[:3]] == ["  1.7 against 1.0", "  1.4 is fast", "trial 3"]
 
 
 def test_progress_states_no_total_and_no_time_left_for_blocks_that_are_added(searched: Searched) -> None:
@@ -202,13 +156,6 @@ def test_progress_states_no_total_and_no_time_left_for_blocks_that_are_added(sea
     assert len(added) == 8 * (2 + 3 * 3 + 4)
     assert not any("/" in line.split()[0] or "left)" in line for line in added)
     assert lines[0].startswith("   1/2 ")
-
-
-def test_large_slowdown_is_a_factor(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bisected(monkeypatch, SHORT(slowdown=3.0)) == 0
-    assert "found: 1.7 is slower than 1.0: 4.00x [" in capsys.readouterr().out
 
 
 def test_result_is_one_document_and_is_stored(
@@ -226,7 +173,6 @@ def test_result_is_one_document_and_is_stored(
 @pytest.mark.parametrize("after", [7, 40])
 def test_same_command_continues_after_an_interruption(
     folder: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     searched: Searched,
     after: int,
@@ -235,7 +181,6 @@ def test_same_command_continues_after_an_interruption(
     first, second = Interrupts(after=after), FakeExecutor()
     assert bisected(monkeypatch, FakeAxis(), executor=first) == 130
     assert bisected(monkeypatch, FakeAxis(), executor=second) == 0
-    assert "found: 1.5 is slower than 1.4" in capsys.readouterr().out
     # Records of a block are published together: at most the processes of one block are measured twice.
     assert 0 <= len(first.jobs) + len(second.jobs) - len(searched.executor.jobs) < 4
 
@@ -268,86 +213,21 @@ def test_damaged_state_is_set_aside_and_nothing_is_lost(folder: Path, monkeypatc
     assert state.with_stem("bisection-1").read_text() == "{"
 
 
-def test_bad_end_that_is_not_slower_ends_with_4_and_the_ratio(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bisected(monkeypatch, FakeAxis(first_slow=99)) == 4
-    said = capsys.readouterr().out
-    line = "--bad: 1.7 against 1.0: +0.0 % [0.0 0.0]: not slower by --smallest (0.02): nothing to search"
-    assert line in said
-
-
-def test_bad_end_that_is_slower_by_less_than_asked_ends_with_4(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_end_that_is_slower_by_less_than_asked_ends_with_4(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: `--smallest` reaches neither the trials nor the search."""
     executor = FakeExecutor()
     assert bisected(monkeypatch, FakeAxis(slowdown=0.05), "--smallest", "0.1", executor=executor) == 4
-    said = capsys.readouterr().out
-    assert "--bad: 1.7 against 1.0: +5.0 % [5.0 5.0]: not slower by --smallest (0.1): nothing to search" in said
     assert len(executor.jobs) == 2 * 9
 
 
 def test_ends_of_which_neither_is_shown_to_be_slower_are_measured_until_that_is_too_little(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutation: `Trials` asks `answered` without `smallest`."""
     numbers = itertools.count()
     executor = FakeExecutor(step_time_s=lambda settings, repeat: 0.01 * Random(next(numbers)).lognormvariate(0, 0.05))
     assert bisected(monkeypatch, FakeAxis(first_slow=99), "--smallest", "0.3", executor=executor) == 4
-    assert ": not slower by --smallest (0.3): nothing to search" in capsys.readouterr().out
     assert len(executor.jobs) == 2 * 9
-
-
-def test_bad_end_that_is_faster_ends_with_4_and_the_question(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    class Faster(FakeAxis):
-        def arm(self, position: int) -> ArmRequest:
-            return replace(FakeAxis.arm(self, position), fault=None if position else "slower:0.25")
-
-    assert bisected(monkeypatch, Faster(first_slow=99)) == 4
-    said = capsys.readouterr().out
-    assert (
-        "--bad: 1.7 against 1.0: -20.0 % [-20.0 -20.0]: faster: nothing to search; are --good and --bad exchanged?"
-        in said
-    )
-
-
-def test_ends_that_no_look_decides_end_with_5_and_the_ratio_of_each(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Mutations: `search` takes undecided ends as not slower; a look that decides nothing prints nothing."""
-    assert bisected(monkeypatch, FakeAxis(first_slow=99), executor=TakesTurns()) == 5
-    said = capsys.readouterr().out
-    assert "undecided: whether 1.7 is slower than 1.0: " in said
-    assert " after 40 blocks; a quieter machine, more epochs, or versions that differ more may decide it" in said
-    looks = [line.strip() for line in said.splitlines() if ": undecided, " in line]
-    assert [line.partition(":")[0] for line in looks] == [f"{count} blocks" for count in (9, 12, 18, 27, 40)]
-    assert [line.rpartition(", ")[2] for line in looks] == [
-        *(f"continuing to {count}" for count in (12, 18, 27, 40)),
-        "no look left",
-    ]
-
-
-def test_versions_that_cannot_be_installed_are_skipped_and_listed_with_the_reason(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    axis = FakeAxis(broken={4: CannotRebuild("no wheel for Python 3.11")})
-    assert bisected(monkeypatch, axis) == 5
-    said = capsys.readouterr().out
-    assert "step 1: 1.4 cannot be measured: no wheel for Python 3.11" in said
-    assert (
-        "undecided: the first slow one is after 1.3, at the latest 1.5; left out: 1.4: no wheel for Python 3.11"
-    ) in said
-
-
-def test_end_that_cannot_be_installed_ends_with_3_and_names_the_flag(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bisected(monkeypatch, FakeAxis(broken={7: CannotRebuild("pip says no")})) == 3
-    assert "--bad: 1.7: pip says no" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [NoNetwork("no connection"), NotNow("No space left on device")])
@@ -376,7 +256,7 @@ def test_end_that_fails_once_is_not_booked_on_the_candidate(
         assert "1.4 cannot be measured: crash: " in said
         assert code == 5
     else:
-        assert "crash: " in said.partition("; it was measured before: again")[0]
+        assert "crash: " in said.partition("; an end was measured before: once more")[0]
         assert (code, "found: 1.4 is slower than 1.3" in said) == (0, True)
 
 
@@ -403,48 +283,30 @@ def test_failure_of_the_machine_is_no_answer(
     assert "found: 1.5" in capsys.readouterr().out
 
 
-def test_version_that_is_not_confirmed_ends_with_5_and_says_so(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Mutation: the exit code of `SearchOutcome.NOT_CONFIRMED` is 0."""
-    confirming = 2 * 9 + 3 * 3 * 9
-    executor = FailsAt(numbers=range(confirming + 1, confirming + 1000))
-    assert bisected(monkeypatch, FakeAxis(), executor=executor) == 5
-    said = capsys.readouterr().out
-    assert "undecided: the steps lead to 1.5, which is not confirmed to be slower than 1.4: 1.0: crash: " in said
-
-
-def test_processes_that_fail_on_both_ends_are_not_measured(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_fail_on_both_ends_are_not_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = FakeExecutor(behaviours={"mnist_mlp": crash()})
     assert bisected(monkeypatch, FakeAxis(), executor=executor) == 1
-    assert "not measured: 1.0: crash: " in capsys.readouterr().out
     assert len(executor.jobs) == 2  # one block shows it
 
 
 def test_budget_that_is_too_small_for_the_next_trial_ends_before_it(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = FakeExecutor()
     assert bisected(monkeypatch, FakeAxis(), "--budget", "25", executor=executor) == 5
-    assert "--budget: 25 s do not suffice for the next trial (1.0, 1.7)" in capsys.readouterr().err
     assert executor.jobs == []
 
 
 def test_budget_counts_what_was_spent_and_the_same_command_continues(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutation: `_announce` compares the next trial alone with the budget."""
     seconds = itertools.count(0, 100)
     monkeypatch.setattr(search, "Trials", partial(search.Trials, clock=lambda: float(next(seconds))))
     executor = FakeExecutor()
     assert bisected(monkeypatch, FakeAxis(), "--budget", "210", executor=executor) == 5
-    said = capsys.readouterr()
-    assert "--budget: 3 min 30 s do not suffice for the next trial (1.0, 1.4, 1.7)" in said.err
     assert len(executor.jobs) == 2 * 9
     assert bisected(monkeypatch, FakeAxis(), "--budget", "10000") == 0
-    assert "after 1 trials" in capsys.readouterr().out
 
 
 def test_plan_prints_versions_and_cost_and_measures_nothing(
@@ -514,27 +376,70 @@ def test_arm_of_a_commit_imports_the_users_modules_from_its_worktree(
     assert roots == {(f"/cache/{position}",) * 2 for position in (0, 4, 5, 6, 7)}
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["jax:nothing", *ENDS], "CELL: no cell of"),
-        (["jax:mnist_mlp", *ENDS, "--executor", "docker"], "--executor docker: its cells bring their own environment"),
-        (["jax:mnist_mlp", *ENDS, "--smallest", "x"], "--smallest: must be a number from 0 to 10, got 'x'"),
-        (["jax:mnist_mlp", "--dates", *ENDS[2:], "--pre"], "--pre: belongs to --package"),
-        (["jax:mnist_mlp", *ENDS, "--requirements", "x"], "--requirements: belongs to --dates"),
-        (
-            ["jax:mnist_mlp", "--checkout", "none", *ENDS[2:]],
-            "--checkout: must be a folder of a git checkout, got none",
-        ),
-        (["jax:mnist_mlp", "--dates", *ENDS[2:]], "--good: must be a date such as 2026-05-01, got '1.0'"),
-        (["jax:mnist_mlp", *ENDS, "--good-run", "x", "--bad-run", "y"], "--good-run: results contains no run"),
-        (["jax:mnist_mlp", *ENDS, "--bad-run", "x"], "--good-run and --bad-run belong together: name --good-run, too"),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused_with_2(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], message: str
+def test_what_a_search_prints(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
+) -> None:
+    command = f"bisect jax:mnist_mlp {' '.join(ENDS)}"
+
+    def search_with(axis: FakeAxis, executor: FakeExecutor | None = None, flags: str = "") -> None:
+        monkeypatch.setattr(bisect, "axis_of", lambda args, cell, stored: axis)
+        seams = Seams(executor=executor or FakeExecutor(), engine=FakeEngine())
+        transcript.run(f"{command} {flags}".strip(), seams=seams, brief=True)
+
+    class Faster(FakeAxis):
+        def arm(self, position: int) -> ArmRequest:
+            return replace(FakeAxis.arm(self, position), fault=None if position else "slower:0.25")
+
+    search_with(FakeAxis(labels=[f"1.{n}" for n in range(64)]), flags="--plan")
+    transcript.note("a search that is interrupted in its second step, and continued")
+    search_with(FakeAxis(), Interrupts(after=9 * (2 + 3) + 4))
+    search_with(FakeAxis())
+    transcript.note("the versions are adjacent; the slowdown is large")
+    search_with(SHORT(slowdown=3.0))
+    transcript.note("the bad end is not slower, slower by too little, and faster")
+    search_with(FakeAxis(first_slow=99))
+    search_with(FakeAxis(slowdown=0.05), flags="--smallest 0.1")
+    search_with(Faster(first_slow=99))
+    transcript.note("no look decides")
+    search_with(FakeAxis(first_slow=99), TakesTurns())
+    transcript.note("a version, then an end, cannot be installed")
+    search_with(FakeAxis(broken={4: CannotRebuild("no wheel for Python 3.11")}), flags="--new")
+    search_with(FakeAxis(broken={7: CannotRebuild("pip says no")}), flags="--new")
+    transcript.note("no network")
+    search_with(FakeAxis(broken={4: NoNetwork("no connection")}), flags="--new")
+    transcript.note("processes of the good end crash from the second trial on")
+    search_with(FakeAxis(), EndFails(after=18), flags="--new")
+    transcript.note("a version is not confirmed")
+    confirming = 2 * 9 + 3 * 3 * 9
+    search_with(FakeAxis(), FailsAt(numbers=range(confirming + 1, confirming + 1000)), flags="--new")
+    transcript.note("both ends crash")
+    search_with(FakeAxis(), FakeExecutor(behaviours={"mnist_mlp": crash()}), flags="--new")
+    search_with(FakeAxis(), flags="--new --budget 25")
+    golden.check("bisect.txt", transcript.text)
+
+
+def test_messages_of_searches_that_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
 ) -> None:
     installed = dict.fromkeys(("keras", "numpy", "jax", "jaxlib"), "1")
     monkeypatch.setattr(search, "base_of", lambda python: BaseEnvironment(python, installed))
-    assert main(["bisect", *flags], Seams(executor=FakeExecutor(), engine=FakeEngine())) == 2
-    assert message in capsys.readouterr().err
+    ends, package = " ".join(ENDS[2:]), " ".join(ENDS)
+    transcript.run(
+        f"bisect jax:nothing {package}",
+        *(
+            f"bisect jax:mnist_mlp {flags}"
+            for flags in (
+                f"{package} --executor docker",
+                f"{package} --smallest x",
+                f"--dates {ends} --pre",
+                f"{package} --requirements x",
+                f"--checkout none {ends}",
+                f"--dates {ends}",
+                f"{package} --good-run x --bad-run y",
+                f"{package} --bad-run x",
+                ends,
+            )
+        ),
+        seams=Seams(executor=FakeExecutor(), engine=FakeEngine()),
+    )
+    golden.check("bisect_refused.txt", transcript.text)
