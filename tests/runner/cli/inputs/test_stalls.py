@@ -274,7 +274,7 @@ def test_children_are_told_with_which_process_they_end(folder: Path, monkeypatch
 
 
 def test_documented_command_names_one_cell_of_the_shipped_matrix(folder: Path) -> None:
-    documents = (ROOT / "docs" / "inputs.md").read_text()
+    documents = (ROOT / "docs" / "stalls.md").read_text()
     (words,) = re.findall(r"^runner (stalls .* --matrix matrices/inputs.yaml .*)$", documents, re.MULTILINE)
     (folder / "matrices").mkdir()
     shutil.copy(ROOT / "matrices" / "inputs.yaml", folder / "matrices")
