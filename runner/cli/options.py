@@ -26,7 +26,6 @@ from keras_matrix.runner.matrix.scalars import resolve
 
 if TYPE_CHECKING:
     from keras_matrix.runner.matrix.overrides import Overrides
-    from keras_matrix.runner.matrix.service_selection import Service
     from keras_matrix.runner.measure.request import CellChoice, RunRequest
 
 
@@ -191,7 +190,8 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
         if args.matrix is not MATRIX:
             raise UsageError(f"--workload: replaces a matrix file, but --matrix {args.matrix} was given: leave one out")
         environments = dict(getattr(args, "python", ()))
-        return workload_choice("--workload", workload, overrides, args.service, environments=environments)
+        choice = workload_choice("--workload", workload, overrides, environments=environments)
+        return replace(choice, service=args.service)
     matrix = getattr(args, "matrix", None) or MATRIX
     return CellChoice(matrix, overrides, args.service, optional=matrix is MATRIX)  # the same path may be given, too
 
@@ -200,7 +200,6 @@ def workload_choice(
     flag: str,
     workload: str,
     overrides: Overrides,
-    service: Service | None,
     defaults: Mapping[str, Scalar] = MappingProxyType({}),
     *,
     environments: Mapping[str, Path] = MappingProxyType({}),
@@ -214,7 +213,7 @@ def workload_choice(
     check_backends(overrides.backends)
     backends = overrides.backends or installed_for(environments) or BACKENDS
     try:
-        return replace(one_workload(workload, backends, overrides, defaults), service=service)
+        return one_workload(workload, backends, overrides, defaults)
     except UsageError as error:
         raise UsageError(f"{flag}: {error}") from error
 

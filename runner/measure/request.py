@@ -87,7 +87,7 @@ class CellChoice:
 
     def environments(self) -> dict[str, Path]:
         """Return the Python environments that the matrix names for its cells, by backend, "" for the others."""
-        if not self.has_matrix:
+        if self.text is None and not self.matrix.is_file():
             return {}
         folder = self.matrix.resolve().parent
         return {name: folder / Path(path).expanduser() for name, path in self._read().environments.items()}

@@ -139,8 +139,8 @@ def arms_of(sides: Sides, environments: Environments, cells: Sequence[Cell]) -> 
     """Return the arms of two environments, the new one with the injected fault. Raises `UsageError`."""
     base, new = environments
     for flag, environment in (("--base-env", base), ("--new-env", new)):
-        if environment:
-            environment.check(flag, keras_backends(cells))
+        if environment and (backends := keras_backends(cells)):  # what external commands need is not known
+            environment.check(flag, backends)
     return {
         name: ArmRequest(environment.python, fault, environment.versions())
         if environment

@@ -53,6 +53,7 @@ FORMATS: dict[str, tuple[int, str | None]] = {
     "runner.service.bisect.VERSION": (1, None),  # a bisection of another version begins anew
     "runner.matrix.catalog.CATALOG_VERSION": (1, "read_catalog"),
     "runner.matrix.grammar.VERSION": (1, "read_matrix"),
+    "runner.service.script.VERSION": (1, None),  # a program is scouted anew
     "runner.whatif.measurement.VERSION": (1, None),  # counts as missing
     "runner.notify.webhook.VERSION": (1, None),  # a message that is sent and never read
     "uploader.local.manifest.VERSION": (1, "read_manifest"),

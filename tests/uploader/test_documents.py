@@ -14,7 +14,7 @@ from keras_matrix.uploader.schema import BY_NAME
 from keras_matrix.uploader.sql import views
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "bigquery.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "queries.md").read_text(encoding="utf-8")
 
 
 def test_documented_views_are_the_created_ones() -> None:

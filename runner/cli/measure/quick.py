@@ -9,6 +9,7 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     overrides = Overrides(tuple(backends), (), dict(map(parse_assignment, args.assignments)))
     request = RunRequest(
         command=("runner", *args.given),
-        choice=workload_choice("MODEL", args.model, overrides, args.service, quick.DEFAULTS),
+        choice=replace(workload_choice("MODEL", args.model, overrides, quick.DEFAULTS), service=args.service),
         results=args.results,
         executors=registry.chosen(registry.DEFAULT, None, {}, args.seams.engine),
         datasets=args.datasets,

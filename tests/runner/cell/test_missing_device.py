@@ -87,7 +87,7 @@ def test_jax_without_a_usable_gpu_is_a_device_mismatch(machine: str, reason: str
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "tpu"])
 def test_the_advice_for_a_missing_backend_names_the_extra_of_the_device(device: str) -> None:
-    interpreter: Any = SimpleNamespace(python="python", absent=lambda names: ["jax"])
+    interpreter: Any = SimpleNamespace(python="python", absent=lambda names: ["jax"], foreign=False)
     why = ProcessExecutor(interpreter=interpreter).missing("jax", device)
     assert why == (
         "backend_not_installed: jax cannot be found by python; "
