@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 OF_ONE_WORKLOAD = Path("runner --workload")  # the name of a matrix that is made from flags
 OF_ONE_PROGRAM = "runner script"
+CFG = ".cfg"  # of the deeplearning-benchmark driver
 PROJECT_FILES = (".git", "pyproject.toml", "setup.py", "requirements.txt")  # one of them is in a project's folder
 
 
@@ -87,8 +88,8 @@ class CellChoice:
 
     def environments(self) -> dict[str, Path]:
         """Return the Python environments that the matrix names for its cells, by backend, "" for the others."""
-        if self.text is None and not self.matrix.is_file():
-            return {}
+        if self.text is None and (not self.matrix.is_file() or self.matrix.suffix == CFG):
+            return {}  # the cells come from flags, or from a file that has no such key
         folder = self.matrix.resolve().parent
         return {name: folder / Path(path).expanduser() for name, path in self._read().environments.items()}
 
