@@ -142,7 +142,7 @@ def rounded_down(steps: int) -> int:
 def program_key(request: RunRequest, settings: Settings) -> str:
     """Return the identity of a scouting: program, project, arguments, device, environments, and who runs it."""
     identity = (
-        str(project_of(request, settings.script)),
+        str(project_folder(request, settings.script)),
         settings.script,
         str(settings.params.get("args", "")),
         settings.device,
@@ -152,7 +152,7 @@ def program_key(request: RunRequest, settings: Settings) -> str:
     return hashlib.sha256(canonical(identity).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def project_of(request: RunRequest, script: str) -> Path:
+def project_folder(request: RunRequest, script: str) -> Path:
     """Return the folder of a program's project: at best the matrix file's, as in its cell."""
     roots = import_roots(request.choice.matrix.resolve().parent)
     return next((root for root in reversed(roots) if (root / script).is_file()), roots[-1])
@@ -164,7 +164,7 @@ def scouted(request: RunRequest, cells: Sequence[Cell], display: Display) -> Sco
     None if it makes no call on any of their backends.
     """
     settings, limit_s = cells[0].settings, min(LONGEST_S, *(cell.timeout_s for cell in cells))
-    project = project_of(request, settings.script)
+    project = project_folder(request, settings.script)
     path = request.results / FOLDER / f"{program_key(request, settings)}.json"
     if (stored := _stored(path, project, limit_s)) is not None:
         return stored
