@@ -29,9 +29,11 @@ from keras_matrix.models.process import settle
 from keras_matrix.records import own_loop
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.called_fit import FitCall, fit_as_called
+from keras_matrix.runner.cell.calls import Call
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.loop import FitCall, Stretch, fit_as_called
-from keras_matrix.runner.cell.script import LOOP_STEPS, Call, OwnLoop
+from keras_matrix.runner.cell.loop import Stretch
+from keras_matrix.runner.cell.script import LOOP_STEPS, OwnLoop
 from keras_matrix.runner.cell.work import Counting
 from keras_matrix.runner.executors.probe import probe_settings
 
@@ -188,7 +190,7 @@ class Study:
             loop=lambda call, steps, measured_s, notes: times_s.extend(measured_s),
         )
         kind, _, place = self._order.call.partition(" ")
-        return OwnLoop(measurement, settings, Call(kind, place, 1))  # type: ignore[arg-type]
+        return OwnLoop(measurement, settings, Call(kind, place, 1, 1))  # type: ignore[arg-type]
 
     @contextmanager
     def step(self) -> Iterator[None]:

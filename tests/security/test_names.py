@@ -33,6 +33,7 @@ from keras_matrix.runner.matrix import task_rules as rules
 from keras_matrix.runner.measure import tensorboard
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.uploader.bigquery import ddl
+from keras_matrix.uploader.local import parquet
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Batch, Outbox
 from keras_matrix.uploader.push import push
@@ -157,12 +158,10 @@ class Spy:
 
 @contextmanager
 def noted() -> Iterator[list[str]]:
-    """Note the statements of all connections."""
-    import duckdb
-
-    connect, statements = duckdb.connect, list[str]()
+    """Note the statements to all engines of the local warehouse."""
+    engine, statements = parquet.engine, list[str]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duckdb, "connect", lambda *given, **named: Spy(connect(*given, **named), statements))
+        patch.setattr(parquet, "engine", lambda only_in=None: Spy(engine(only_in), statements))
         yield statements
 
 
