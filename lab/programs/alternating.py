@@ -37,8 +37,8 @@ from keras_matrix.runner.cell.script import LOOP_STEPS, OwnLoop
 from keras_matrix.runner.cell.work import Counting
 from keras_matrix.runner.executors.probe import probe_settings
 
-CALL_S, LEAST_EPOCHS, MOST_EPOCHS = 0.6, 3, 20
-LEAST_PAIRS = 8
+CALL_S, LEAST_EPOCHS, MOST_EPOCHS = 0.2, 2, 20
+LEAST_PAIRS, ENOUGH_PAIRS = 12, 100
 MOST_RUNS = 1000
 
 
@@ -90,11 +90,12 @@ class Study:
         self._times_s: list[float] = []
 
     def wants_more(self) -> bool:
-        """Return whether another call is to be made: at least `LEAST_PAIRS`, then until the time is over."""
+        """Return whether another call is to be made: at least `LEAST_PAIRS`, then until the time is over, or enough."""
         if not self._begun_s:
             self._begun_s = monotonic()
-        pairs, is_over = self.pairs, monotonic() - self._begun_s > self._order.seconds
-        return not (pairs.is_complete and len(pairs.plain_s) >= LEAST_PAIRS and is_over)
+        pairs, count = self.pairs, len(self.pairs.plain_s)
+        is_over = monotonic() - self._begun_s > self._order.seconds or count >= ENOUGH_PAIRS
+        return not (pairs.is_complete and count >= LEAST_PAIRS and is_over)
 
     def end(self) -> None:
         """Write the pairs and end the process."""
@@ -132,7 +133,7 @@ class Study:
         owner.fit = fit
 
     def alternate(self, fit: FitCall) -> None:
-        """Alternate calls of `fit` and end; the length of a call follows from a first one of three epochs."""
+        """Alternate calls of `fit` and end; the length of a call follows from a short first one."""
         first = self._plain(fit, LEAST_EPOCHS)
         self._epochs = epochs_of(first[-1])
         self._observed(fit, LEAST_EPOCHS)

@@ -29,7 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
 
-from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
+from scipy.stats import quantile_test
+
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, Estimate, of_logs, paired_logs
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import Results, latest_attempts
@@ -174,7 +176,7 @@ def ratio_row(cpu: int, program: Program, backend: str, limit_s: float) -> str:
         pairs = json.loads(output.read_text(encoding="utf-8"))
     logs = [math.log(a / b) for a, b in zip(pairs["observed_s"], pairs["plain_s"], strict=False)]
     epoch_s = statistics.median(pairs["plain_s"])
-    return f"| {program.name} | {backend} | {seconds(epoch_s)} | {verdict(of_logs(logs), TARGET)} |"
+    return f"| {program.name} | {backend} | {seconds(epoch_s)} | {verdict(median(logs), TARGET)} |"
 
 
 def ended(module: str, order: Mapping[str, object], place: tuple[int, str, Path]) -> str:
@@ -295,6 +297,17 @@ def times_of(records: Iterable[Record], is_script: bool) -> dict[int, float]:
         for record in records
         if bool(record.settings.script) == is_script and record.times.epoch_time_mean_s
     }
+
+
+def median(logs: Sequence[float]) -> Estimate:
+    """Return the ratio whose logarithm is the median of these, with the interval of the sign test.
+
+    Calls of a fraction of a second run at one of two speeds where another system has the sibling of the core: most
+    pairs are of one speed, and a few have a ratio of two, which make a mean and its variance useless.
+    """
+    interval = quantile_test(logs).confidence_interval(CONFIDENCE)
+    low, high = math.exp(interval.low), math.exp(interval.high)
+    return Estimate(math.exp(statistics.median(logs)), low, high, len(logs))
 
 
 def verdict(estimate: Estimate | None, target: float) -> str:
