@@ -188,7 +188,7 @@ STATED = [
     ("lab/roofline.md", f"| {percent(flops.TRAIN)} | a tool's training step and {flops.TRAINING_PER_FORWARD} x ours"),
     ("lab/roofline.md", f"is recorded, and above {percent(roofline.QUIET_SHARE)} it is a note"),
     ("instruments.md", f"A course has at most {MOST_POINTS} points"),
-    ("instruments.md", f"as that took less than {percent(PSS_SHARE)} of the process's time"),
+    ("lab/instruments.md", f"as that took less than {percent(PSS_SHARE)} of the process's time"),
     ("parity.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
     ("parity.md", f"float32 losses: at most {parity.OWN_FACTOR:g} times what one of the two backends deviates"),
     ("parity.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),

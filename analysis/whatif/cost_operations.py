@@ -55,7 +55,7 @@ DTYPES = {
     **dict.fromkeys(("bf16", "bfloat16", "c10::bfloat16"), "bfloat16"),
     **dict.fromkeys(("half", "f16", "float16", "c10::half"), "float16"),
 }
-# Candidates for the overhead and the efficiency of a kind; more do not change the figures of docs/costmodels.md.
+# Candidates for the overhead and the efficiency of a kind; more do not change the figures of docs/lab/whatif.md.
 _QUANTILES = 24
 _SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)
 _MOST_FITTED = 400
