@@ -1,4 +1,4 @@
-"""Measure traces: the figures that docs/traces.md states. Nothing here is a test, but tests use these functions.
+"""Measure traces: the figures that docs/lab/traces.md states. Nothing here is a test, but tests use these functions.
 
 lab/run traces kept     on each backend: share of the original's operations in the trace
 lab/run traces speed FILE...   seconds and memory to normalise 200 MB of these
