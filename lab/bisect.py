@@ -4,7 +4,7 @@
 
 Each trial plants the slowdown at a random version and searches for it with the product's own rules. Every block of a
 test gets the noise of one recorded block (lab/recordings, made by `lab/run power record`), in stretches of neighbours;
-its processes get the versions at random. `--write` puts the tables into docs/bisect.md.
+its processes get the versions at random. `--write` puts the tables into docs/lab/bisect.md.
 """
 
 from __future__ import annotations

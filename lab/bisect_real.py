@@ -3,7 +3,7 @@
     lab/run bisect_real [--trials 3] [--versions 64] [--slowdown 0.05] [--backend jax] [--folder build/bisect]
 
 For each trial the folder gets one tiny wheel a version of the package `planted`, which computes more from a random
-version on, and a workload that uses it. A machine without other work is needed; docs/bisect.md says how long it takes.
+version on, and a workload that uses it. A quiet machine is needed; docs/lab/bisect.md says how long it takes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure what `runner explain` says of planted differences: the table in docs/explain.md. Nothing here is a test.
+"""Measure what `runner explain` says of planted differences: the table in docs/lab/explain.md. Nothing here is a test.
 
 lab/run explain FOLDER [PLANT ...]    plants: twice, copied, jit; all by default; a quiet machine, 15 minutes
 

@@ -1,5 +1,5 @@
 """How much of its own matrix products' rate a step of the FC modes reaches, and the overhead of Keras's layers:
-the figures in docs/fc.md.
+the figures in docs/lab/fc.md.
 
     lab/run fc [steps] [--backend NAME] [--weight-size N] [--batch-size N] [--dtype NAME]
     lab/run fc layers [--backend NAME] [--weight-size N] [--batch-size N] [--rounds N]

@@ -7,7 +7,7 @@
 same step on one thread and on two are interleaved; the gain of two workers is compared with that of the products.
 `profile`: the share of a step that a cell reports as communication, which it times itself, next to that of
 torch.profiler, on the same two workers: epochs timed by a clock and epochs that are also recorded are interleaved.
-(JAX's and TensorFlow's cells report the profiler's figures.) The figures are in docs/fc.md.
+(JAX's and TensorFlow's cells report the profiler's figures.) The figures are in docs/lab/fc.md.
 Nothing here is a test: run it on a quiet machine.
 """
 

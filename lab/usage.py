@@ -1,4 +1,4 @@
-"""Measure what sampling memory and devices costs: the figures that docs/lab/instruments.md states. Nothing here is a test.
+"""Measure what sampling memory and devices costs: the figures of docs/lab/instruments.md. Nothing here is a test.
 
 lab/run usage cost     CPU time of the runner while cells and a command run, as a share of a core
 lab/run usage look     CPU time of one look at trees of several processes with many threads
