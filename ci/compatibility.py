@@ -56,8 +56,8 @@ read from the wheels of the locks with `ci/gpu_code.py`.
 
 Each image has the Python of its Debian. `torch-cpu` and the nodes of a cluster, which need one Python, have that of
 Debian 12, with which alone PyTorch's CPU build was run; `TORCH_BASE` selects another
-([container-cells.md](container-cells.md#building)). The locks are for Python {pythons}, each with the newest versions
-that it allows:
+([containers.md](containers.md#building)). The locks are for Python {pythons}, each with the newest versions that it
+allows:
 
 {table}
 
