@@ -1,4 +1,4 @@
-"""Measure what containers cost: the figures that docs/containers.md states. Run it on a quiet machine with the images.
+"""Measure what containers cost: the figures of docs/lab/containers.md. Run it on a quiet machine with the images.
 
     lab/run containers epochs     epoch times in a container, with the engine's seccomp profile
                                                         and without, against a process of the host, interleaved;

@@ -2,7 +2,7 @@
 
     lab/run warehouse_cost [RESULTS]    each night as the newest run of a results folder (default: results)
 
-Each cell of the run counts with REPEATS repeats, whatever the run has. Prints the tables of docs/bigquery.md.
+Each cell of the run counts with REPEATS repeats, whatever the run has. Prints the tables of docs/lab/bigquery.md.
 Sizes are BigQuery's logical ones (https://cloud.google.com/bigquery/pricing, "Data size calculation"), by which
 on-demand queries and storage are billed.
 """

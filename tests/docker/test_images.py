@@ -98,7 +98,7 @@ def test_image_has_neither_ray_nor_opencv_nor_pip(service: str) -> None:
 def test_documented_size_is_the_images(service: str) -> None:
     """In addition to the base, within 3 %: ci/images prints it."""
     image, base = inspected_sizes(service)
-    text = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "lab" / "containers.md").read_text(encoding="utf-8")
     [documented] = re.findall(rf"^\| {service} \|.*\| ([\d,]+) MB \|$", text, re.MULTILINE)
     assert (image - base) / 1e6 == pytest.approx(int(documented.replace(",", "")), rel=0.03)
 
