@@ -41,7 +41,7 @@ Arm = Callable[[], float]
 
 def arms(backend: str, task: FcProblem) -> dict[str, Arm]:
     """Return the products, the update, and a step of each mode."""
-    from keras_matrix.models.fc.native.assembly import assemble, reserve
+    from keras_matrix.models.fc.native import assemble, reserve
     from keras_matrix.models.fc.worker_group import WorkerSpec
 
     reserve(backend, 1, "cpu")

@@ -38,7 +38,7 @@ Run = Callable[[int], float]
 
 def arms(backend: str, task: FcProblem) -> dict[str, Arm]:
     """Return an epoch of each rung. Ends the script if they do not do the same work."""
-    from keras_matrix.models.fc.native.assembly import assemble, reserve
+    from keras_matrix.models.fc.native import assemble, reserve
     from keras_matrix.models.fc.worker_group import WorkerSpec
     from keras_matrix.runner.cell import backends
 

@@ -37,7 +37,7 @@ STEPS = 4
 
 def gain(weight_size: int, batch_size: int, rounds: int) -> None:
     """Print a row for each mode: the gain of two workers, of the products, and the share of these."""
-    from keras_matrix.models.fc.native.assembly import assemble, reserve
+    from keras_matrix.models.fc.native import assemble, reserve
     from keras_matrix.models.fc.worker_group import WorkerSpec
     from keras_matrix.records.fc.spec import FcProblem
 
@@ -99,8 +99,8 @@ class RoundShares:
 
 def profiled(mode: str, weight_size: int, batch_size: int, rounds: int) -> list[RoundShares]:
     """Return the results of the two workers of a mode, the mean over both, one a round."""
+    from keras_matrix.models.fc.native import assemble, reserve
     from keras_matrix.models.fc.native import torch as native
-    from keras_matrix.models.fc.native.assembly import assemble, reserve
     from keras_matrix.models.fc.worker_group import WorkerSpec
     from keras_matrix.records.fc.spec import OVERLAPPING, FcProblem
 

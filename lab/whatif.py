@@ -309,10 +309,10 @@ def _rate_rows(
 def speed(source: Path) -> None:
     """Print how fast a replay, a search over 100 gradients, and a replay of 500 MB of PyTorch's profile are."""
     from keras_matrix.analysis.whatif.engine import STEPS, simulate
-    from keras_matrix.analysis.whatif.reconstruct.files import graph_of
     from keras_matrix.analysis.whatif.search import search_fusion
+    from keras_matrix.runner.whatif.source import graph_of_files
 
-    graph = graph_of([source])
+    graph = graph_of_files([source])
     taken_s = _fastest_s(lambda: simulate(graph))
     count = len(graph.nodes) * STEPS
     print(f"{source.name}: {count} operations in {taken_s * 1e3:.1f} ms, {count / taken_s:,.0f} operations a second")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.history.change_points import LEAST_FOR_CHANGES, Assessment, evidence
+from keras_matrix.analysis.history.change_points import LEAST_FOR_CHANGES, THRESHOLDS, Assessment, evidence
 from keras_matrix.analysis.history.sessions import LEAST_SESSIONS
 from keras_matrix.analysis.stats.blocks import CONFIDENCE
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
 LEAST_STORED = 20
+SCATTERS = (0.01, 0.02, 0.05)
+SHIFTS = (0.03, 0.05, 0.10)
+MIDDLE_SCATTER = 0.02
+CORRELATION = 0.3
 HEAVY_DEGREES = 4
 
 
@@ -147,6 +151,36 @@ def delay(draw: Draw, shift: float, threshold: float, replays: Replays) -> Delay
     ordered = sorted(delays)
     return Delay(
         _at(ordered, delay_count, 0.5), _at(ordered, delay_count, 0.9), len(delays) / max(delay_count, 1), delay_count
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """False alarms and delays by the name of the kind of history."""
+
+    replays: Replays
+    run_length: int
+    stored_sessions: int
+    false_alarms: dict[str, list[RunLength]]
+    delays: dict[str, list[Delay]]
+
+
+def measure(residuals_log: Sequence[float], replays: Replays, run_length: int) -> Figures:
+    """Replay modelled histories, and the stored one shuffled where it has `LEAST_STORED` sessions."""
+    steady: dict[str, Draw] = {
+        "normal": normal(MIDDLE_SCATTER),
+        "heavy tails (t, 4 degrees)": heavy_tailed(MIDDLE_SCATTER),
+        f"neighbours alike (r {CORRELATION})": correlated(MIDDLE_SCATTER, CORRELATION),
+    }
+    moved = {f"scatter {100 * scatter:.0f}%": normal(scatter) for scatter in SCATTERS}
+    if len(residuals_log) >= LEAST_STORED:
+        steady["stored, shuffled"] = moved["stored, shuffled"] = shuffled(residuals_log)
+    return Figures(
+        replays,
+        run_length,
+        len(residuals_log),
+        {name: run_lengths(draw, list(THRESHOLDS.values()), replays) for name, draw in steady.items()},
+        {name: [delay(draw, s, THRESHOLDS[run_length], replays) for s in SHIFTS] for name, draw in moved.items()},
     )
 
 

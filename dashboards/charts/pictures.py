@@ -30,7 +30,7 @@ from keras_matrix.dashboards.charts.dot_plots import (
     strip_picture,
 )
 from keras_matrix.dashboards.charts.picture import MIDDLE, TO_MIDDLE, Dot, Mark, MarkGroup, Segment, Word, slot_of
-from keras_matrix.dashboards.report.device_memory import device_unit
+from keras_matrix.dashboards.charts.usage import device_unit
 from keras_matrix.records.epoch_figures import whole_epochs_s
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import FIT

@@ -13,6 +13,7 @@ from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
 from keras_matrix.dashboards.charts.dot_plots import Strip, StripPicture, band, level, strip_picture
+from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Value
 from keras_matrix.dashboards.charts.picture import CURVE_HEIGHT, CURVE_WIDTH, Curves, slot_of
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
 from keras_matrix.records.schema import Record
@@ -29,6 +30,11 @@ from keras_matrix.records.text import (
 )
 
 STRIP_HEIGHT, MARGIN = 76, 6
+# The span that a peak of device memory covers.
+SPANS = {
+    "process": "peak of the allocator over the full process, compilation included: this backend cannot reset it",
+    "measured_epochs": "peak of the allocator over the measured epochs",
+}
 MOST_CURVES, MOST_PLACES, MOST_WORKS = 6, 150, 40
 WATT = Unit("W", 1.0)
 POWER_SOURCES = {"instant": " (instantaneous)", "power_usage": " (averages over up to 1 s)"}
@@ -203,3 +209,26 @@ DRAWN = (
     ),
     Quantity("device power", "device_power_w", WATT, "device_power.max_w", _power_notes),
 )
+
+
+# --- The peak of a GPU's memory as values of the table, with one unit for a page --------------------------------------
+
+
+def device_unit(rows: Sequence[Row]) -> Unit:
+    """Return the unit of every peak of device memory on a page."""
+    peak_bytes = [cell.peak_device_memory_bytes for row in rows for cell in row.cells.values()]
+    return unit_for([peak for peak in peak_bytes if peak is not None], MEMORY_UNITS)
+
+
+def device_memory_values(cells: Sequence[CellSummary | None], unit: Unit) -> list[Value]:
+    """Return the peak of each backend of a row; peaks of the full process are marked if the backends differ."""
+    spans = {cell.device_memory_span for cell in cells if cell and cell.peak_device_memory_bytes is not None}
+    return [_value(cell, unit, len(spans) > 1) for cell in cells]
+
+
+def _value(cell: CellSummary | None, unit: Unit, differ: bool) -> Value:
+    if cell is None or cell.peak_device_memory_bytes is None:
+        return NOT_MEASURED
+    span = cell.device_memory_span or ""
+    note = "of the process" if differ and span == "process" else ""
+    return Value(number(cell.peak_device_memory_bytes, unit.size), note, SPANS.get(span, ""))

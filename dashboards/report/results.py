@@ -26,7 +26,7 @@ from keras_matrix.dashboards.charts.picture import TO_MIDDLE, Dot, Picture, Segm
 from keras_matrix.dashboards.charts.pictures import work_details
 from keras_matrix.dashboards.charts.roofline import bandwidth, rate
 from keras_matrix.dashboards.charts.scaling import scaled_value, scaling_lines
-from keras_matrix.dashboards.report.device_memory import device_memory_values, device_unit
+from keras_matrix.dashboards.charts.usage import device_memory_values, device_unit
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.settings import FIT, GENERATE
 from keras_matrix.records.store import latest_attempts

@@ -54,7 +54,18 @@ IN_PROCESSES = (
 PROCESS_EPOCHS = 6
 TARGET, BUILD_TARGET = 0.02, 0.01
 LIMIT_S = 300.0
-Job = Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRow:
+    """A row of a study's table, with the backend and the log ratios of its pairs, if it has a ratio."""
+
+    text: str
+    backend: str = ""
+    logs: tuple[float, ...] = ()
+
+
+Job = Callable[[int], StudyRow]
 
 
 class Unmeasured(Exception):
@@ -158,12 +169,12 @@ def ratio(chosen: Chosen) -> list[Job]:
     return [job_of(ratio_row, program, backend, chosen.seconds) for program, backend in chosen.cases()]
 
 
-def job_of(row: Callable[[int, Program, str, float], str], program: Program, backend: str, amount: float) -> Job:
+def job_of(row: Callable[[int, Program, str, float], StudyRow], program: Program, backend: str, amount: float) -> Job:
     """Return a job that makes a row on the CPU that it is given."""
     return lambda cpu: row(cpu, program, backend, amount)
 
 
-def ratio_row(cpu: int, program: Program, backend: str, limit_s: float) -> str:
+def ratio_row(cpu: int, program: Program, backend: str, limit_s: float) -> StudyRow:
     """Return the row of one program on one backend."""
     with tempfile.TemporaryDirectory(prefix="programs-") as parent:
         folder = program.copied(Path(parent))
@@ -172,11 +183,12 @@ def ratio_row(cpu: int, program: Program, backend: str, limit_s: float) -> str:
         order |= {"program": program.program, "args": list(program.args), "output": str(output)}
         problem = ended("lab.programs.alternating", order, (cpu, backend, folder))
         if problem:
-            return f"| {program.name} | {backend} | {problem} | | | |"
+            return StudyRow(f"| {program.name} | {backend} | {problem} | | | |")
         pairs = json.loads(output.read_text(encoding="utf-8"))
     logs = [math.log(a / b) for a, b in zip(pairs["observed_s"], pairs["plain_s"], strict=False)]
     epoch_s = statistics.median(pairs["plain_s"])
-    return f"| {program.name} | {backend} | {seconds(epoch_s)} | {verdict(median(logs), TARGET)} |"
+    text = f"| {program.name} | {backend} | {seconds(epoch_s)} | {verdict(median(logs), TARGET)} |"
+    return StudyRow(text, backend, tuple(logs))
 
 
 def ended(module: str, order: Mapping[str, object], place: tuple[int, str, Path]) -> str:
@@ -211,7 +223,7 @@ def processes(chosen: Chosen) -> list[Job]:
     ]
 
 
-def processes_row(cpu: int, program: Program, backend: str, pairs: float) -> str:
+def processes_row(cpu: int, program: Program, backend: str, pairs: float) -> StudyRow:
     """Return the row of one program on one backend."""
     logs = []
     plain_s: list[float] = []
@@ -221,7 +233,8 @@ def processes_row(cpu: int, program: Program, backend: str, pairs: float) -> str
             times_s[side] = (plain_epoch if side == "plain" else script_epoch)(cpu, program, backend)
         logs.append(math.log(times_s["script"] / times_s["plain"]))
         plain_s.append(times_s["plain"])
-    return f"| {program.name} | {backend} | {seconds(statistics.median(plain_s))} | {verdict(of_logs(logs), TARGET)} |"
+    text = f"| {program.name} | {backend} | {seconds(statistics.median(plain_s))} | {verdict(of_logs(logs), TARGET)} |"
+    return StudyRow(text, backend, tuple(logs))
 
 
 def plain_epoch(cpu: int, program: Program, backend: str) -> float:
@@ -266,7 +279,7 @@ def build(chosen: Chosen) -> list[Job]:
     return [lambda cpu, backend=backend: build_row(cpu, backend, chosen.pairs) for backend in chosen.backends]  # type: ignore[misc]
 
 
-def build_row(cpu: int, backend: str, pairs: int) -> str:
+def build_row(cpu: int, backend: str, pairs: int) -> StudyRow:
     """Return the row of one backend."""
     matrix = {
         "version": 1,
@@ -284,10 +297,11 @@ def build_row(cpu: int, backend: str, pairs: int) -> str:
         records = newest(Path(parent) / "results")
     reasons = {record.reason for record in records if not is_measured(record)}
     if reasons or not records:
-        return f"| {backend} | {reasons or 'no record'} | | | |"
+        return StudyRow(f"| {backend} | {reasons or 'no record'} | | | |")
     sides = [times_of(records, is_script) for is_script in (True, False)]
     logs = list(paired_logs(*sides).values())
-    return f"| {backend} | {seconds(statistics.median(sides[1].values()))} | {verdict(of_logs(logs), BUILD_TARGET)} |"
+    epoch_s = statistics.median(sides[1].values())
+    return StudyRow(f"| {backend} | {seconds(epoch_s)} | {verdict(of_logs(logs), BUILD_TARGET)} |", backend)
 
 
 def times_of(records: Iterable[Record], is_script: bool) -> dict[int, float]:
@@ -329,18 +343,18 @@ STUDIES = {
 }
 
 
-def rows(jobs: Sequence[Job]) -> Iterator[str]:
+def rows(jobs: Sequence[Job]) -> Iterator[StudyRow]:
     """Run the jobs, one at a time on each CPU, and yield their rows as they complete."""
     cpus: queue.Queue[int] = queue.Queue()
     for cpu in sorted(os.sched_getaffinity(0)):
         cpus.put(cpu)
 
-    def on_a_cpu(job: Job) -> str:
+    def on_a_cpu(job: Job) -> StudyRow:
         cpu = cpus.get()
         try:
             return job(cpu)
         except (Unmeasured, subprocess.TimeoutExpired) as problem:
-            return f"| {problem} | | | |"
+            return StudyRow(f"| {problem} | | | |")
         finally:
             cpus.put(cpu)
 
@@ -354,8 +368,14 @@ def print_study(name: str, chosen: Chosen) -> None:
     jobs_of, columns, target = STUDIES[name]
     begun_s = time.monotonic()
     print("\n" + header([*columns, "ratio", "pairs", f"within {percentage(target)}"]), flush=True)
+    logs_by_backend: dict[str, list[list[float]]] = {}
     for row in rows(jobs_of(chosen)):
-        print(row, flush=True)
+        print(row.text, flush=True)
+        if row.logs:
+            logs_by_backend.setdefault(row.backend, []).append(list(row.logs))
+    for backend, programs_logs in logs_by_backend.items():
+        pooled = median([log for logs in programs_logs for log in logs])
+        print(f"\n{backend}, all pairs of {len(programs_logs)} rows: {verdict(pooled, target)}")
     print(f"\n{name}: {(time.monotonic() - begun_s) / 60:.1f} minutes", flush=True)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.native import assemble, reserve
 from keras_matrix.models.fc.worker_group import Array, WorkerGroup, WorkerSpec, draw_batch, draw_weights, dtype, whole
 from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder

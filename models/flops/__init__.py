@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -80,3 +81,34 @@ def attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[in
     """
     batch, heads, queries, features = map(int, query)
     return 2 * batch * heads * queries * int(key[2]) * (features + int(value[3]))
+
+
+@contextmanager
+def around_thrown_away_steps(make_context: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Enter the context for every step of a loop whose output is discarded.
+
+    On TensorFlow and PyTorch, Keras runs a loop's first step once more before the loop, to find the shape of its
+    output. That step is not part of the model's work, and a compiled training step omits it.
+    """
+    from keras.src import backend  # the other functions need no Keras
+
+    plain_rnn = backend.rnn
+
+    def rnn(step: Any, *args: Any, unroll: bool = False, **kwargs: Any) -> Any:
+        seen = unroll  # an unrolled loop runs each step once
+
+        def watched(*inputs: Any) -> Any:
+            nonlocal seen
+            if seen:
+                return step(*inputs)
+            seen = True
+            with make_context():
+                return step(*inputs)
+
+        return plain_rnn(watched, *args, unroll=unroll, **kwargs)
+
+    backend.rnn = rnn
+    try:
+        yield
+    finally:
+        backend.rnn = plain_rnn

@@ -16,8 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
-from keras_matrix.models.flops import ToolCount, flat_matrix_elements, recurrent_flops
-from keras_matrix.models.flops.loops import around_thrown_away_steps
+from keras_matrix.models.flops import ToolCount, around_thrown_away_steps, flat_matrix_elements, recurrent_flops
 
 TOOL = "tf.compat.v1.profiler, float_operation"
 

@@ -16,8 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from keras_matrix.models.flops import ToolCount, matrix_elements, recurrent_flops
-from keras_matrix.models.flops.loops import around_thrown_away_steps
+from keras_matrix.models.flops import ToolCount, around_thrown_away_steps, matrix_elements, recurrent_flops
 
 TOOL = "torch.utils.flop_counter.FlopCounterMode"
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from keras_matrix.models.fc.interface import layer_name
-from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.native import assemble, reserve
 from keras_matrix.models.fc.ranks import WorkerDied, serve
 from keras_matrix.models.fc.worker import MEETING_LIMIT_S, WorkerStart
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec

@@ -30,11 +30,10 @@ from functools import partial
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors.places import Fitting, Place, Places, SessionEnded
-from keras_matrix.runner.executors.shared_folders import remove_kernels
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
-from keras_matrix.runner.measure.scheduler import Attempts, MeasurementContext, Scheduler
+from keras_matrix.runner.measure.scheduler import Attempts, MeasurementContext, Scheduler, remove_kernels
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparison_of
 
 # New places are looked for so often, and a comparison that no place can run any more waits so long for one.

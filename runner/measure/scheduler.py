@@ -24,11 +24,11 @@ from keras_matrix.analysis.surroundings.disturbance import cause_of, disturbed, 
 from keras_matrix.records.host.device_lists import GpuChoice
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Contract, Executor, Outcome, Running, WaitingCell
-from keras_matrix.runner.executors.shared_folders import autotuned, compile_cache, cuda_cache, made, remove_kernels
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.evidence import LostGpus
@@ -47,6 +47,8 @@ ROOM_FACTOR = 2
 # All processes of a cell do the same work; one of them is traced.
 TRACED_REPEAT = 0
 INFRA_ATTEMPTS = 3
+# The folder of a run for the driver's cache of its GPU cells, until the run is finished.
+CUDA_CACHE = "cuda-cache"
 Key: TypeAlias = tuple[str, str, int]
 """Arm, cell_id and number of a repeat."""
 
@@ -504,3 +506,41 @@ class Attempts:
     def are_left(self, key: Key) -> bool:
         """Return whether a repeat that the infrastructure failed may be tried again."""
         return self._tried[key] < INFRA_ATTEMPTS
+
+
+# --- The folders that processes of a run share: caches of compilers and of the driver ---------------------------------
+
+
+def compile_cache(run: Run, settings: Settings) -> str | None:
+    """Return the compile cache of a backend's cells; None if each begins with an empty cache."""
+    if settings.compile_cache == "cold":
+        return None
+    return made(run.folder / "compile-cache" / settings.backend)
+
+
+def autotuned(run: Run, cell: Cell) -> str | None:
+    """Return the folder of a cell's autotuning results; None if its repeats do not share them."""
+    if cell.settings.autotune != "pinned":
+        return None
+    return made(run.folder / "autotune" / cell.cell_id)
+
+
+def cuda_cache(run: Run, cell: Cell) -> str | None:
+    """Return the driver's cache of a run's GPU cells; None for a command, which has its own home or the caller's.
+
+    It is used under `compile_cache: cold` too: machine code that a backend compiles is not in the driver's cache.
+    """
+    is_gpu_cell = cell.settings.device == "gpu" and cell.task is None
+    return made(run.folder / CUDA_CACHE) if is_gpu_cell else None
+
+
+def made(folder: Path) -> str:
+    """Return the path of a folder, created if it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder.absolute())
+
+
+def remove_kernels(runs: Iterable[Run]) -> None:
+    """Remove the driver's caches of complete runs: gigabytes if the GPU is newer than the build."""
+    for run in runs:
+        remove_tree(run.folder / CUDA_CACHE)

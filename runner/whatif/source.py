@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Unpack
 
 from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, fit, measured_ratio
 from keras_matrix.analysis.whatif.graph import (
@@ -41,7 +41,7 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.text import percentage
 from keras_matrix.records.traces import neutral
-from keras_matrix.records.traces.conversion import CHROME, XPLANE
+from keras_matrix.records.traces.conversion import CHROME, XPLANE, backend_of
 from keras_matrix.records.traces.request import NATIVE_NAME
 from keras_matrix.uploader.local import graph_files
 from keras_matrix.uploader.local.graph_files import GraphFileDamaged
@@ -157,12 +157,28 @@ def _graph_of(trace: TraceFiles, level: str | None) -> Graph:
     return graph
 
 
-def _of_profiles(trace: TraceFiles, level: str) -> Graph:
-    from keras_matrix.analysis.whatif.reconstruct import files as profiles  # readers that a stored graph does not need
+def graph_of_files(paths: Sequence[Path], **facts: Unpack[HeaderFacts]) -> Graph:
+    """Return the graph of these files; a rank without a file is missing, and the graph says so.
 
+    A name that ends in .json or .json.gz is a Kineto file, one in .xplane.pb is JAX's or TensorFlow's. Raises
+    `TraceError` for a file that cannot be read, and `GraphError` for one that has no graph.
+    """
+    from keras_matrix.analysis.whatif.reconstruct.kineto import graph as kineto  # readers: a stored graph needs none
+    from keras_matrix.analysis.whatif.reconstruct.xplane import graph as xplane
+
+    if not paths:
+        raise GraphError("no trace: give the profiler's file of at least one rank")
+    formats = {backend_of(path): path for path in paths}
+    if len(formats) > 1:
+        first, second = list(formats.values())[:2]
+        raise GraphError(f"{first} and {second} are of different profilers; give the files of one run")
+    return xplane.graph_of(paths, facts) if "xla" in formats else kineto.graph_of(paths, facts)
+
+
+def _of_profiles(trace: TraceFiles, level: str) -> Graph:
     facts: HeaderFacts = facts_of(trace.record) if trace.record else {}
     facts["level"] = level
-    graph = profiles.graph_of(list(trace.paths), **facts)
+    graph = graph_of_files(list(trace.paths), **facts)
     return graph if trace.record is None else _with_record(graph, trace.record)
 
 

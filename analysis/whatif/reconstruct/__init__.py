@@ -1,7 +1,6 @@
 """Builds trace graphs from profilers' files.
 
-files.py     one file per rank, of any supported format, to a graph
-kineto/      from PyTorch's files (Kineto)
+kineto/      from PyTorch's files (Kineto), one per rank, to a graph
 xplane/      from JAX's and TensorFlow's files
 pieces.py    what happened on a lane in one step, before steps are matched, and the clocks of ranks
 nodes.py     the same operation in all steps as one node

@@ -1,4 +1,4 @@
-"""JAX: the devices and the worker group that `models.fc.native.assembly` requests."""
+"""JAX: the devices and the worker group that `models.fc.native` requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow: the logical devices and the worker group that `models.fc.native.assembly` requests."""
+"""TensorFlow: the logical devices and the worker group that `models.fc.native` requests."""
 
 from __future__ import annotations
 

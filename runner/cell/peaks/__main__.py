@@ -11,7 +11,7 @@ from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.instruments.peaks import PeakAnswer, PeakOrder
 from keras_matrix.runner.cell.checks.answering import answer_order
 from keras_matrix.runner.cell.peaks import HOST, Bench, NotTimeable
-from keras_matrix.runner.cell.peaks.timing import array_plan, cache_bytes, gemms, stream
+from keras_matrix.runner.cell.peaks.timing import HostBench, array_plan, cache_bytes, gemms, stream
 
 
 def answer(order: PeakOrder) -> PeakAnswer:
@@ -44,8 +44,6 @@ def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
     empty_answer = PeakAnswer([], [], {}, {"numpy": importlib.metadata.version("numpy")}, None, cache_bytes())
     settings = order.settings
     if settings.backend == HOST:
-        from keras_matrix.runner.cell.peaks.numpy import Bench as HostBench
-
         return HostBench(), empty_answer
     from keras_matrix.runner.cell import backends, peaks
 

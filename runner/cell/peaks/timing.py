@@ -11,17 +11,23 @@ On an accelerator the clock is read around stretches of calls, over arrays of it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.instruments.peaks import Gemm, PeakOrder, Stream, Timed
 from keras_matrix.runner.cell.clock import Clock, monotonic
 from keras_matrix.runner.cell.peaks import (
+    SCALAR,
     ArrayPlan,
     Bench,
     DeviceMemory,
+    NotTimeable,
     TimedOperation,
     calls_per_stretch,
     plan_arrays,
@@ -39,6 +45,9 @@ LEAST_ARRAY_BYTES = 64 << 20
 MOST_ARRAY_BYTES = 1 << 30
 MEMORY_SHARE = 1 / 16
 BYTES_PER_ELEMENT = {"copy": 16, "triad": 24}
+# Three blocks of 128 KiB stay within a second-level cache of 512 KiB, which today's cores have.
+BLOCK = 16_384
+Floats = npt.NDArray[np.float64]
 
 
 def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monotonic) -> Iterator[Gemm]:
@@ -122,3 +131,52 @@ def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
         if kind != "Instruction" and size_text.endswith("K"):
             sizes_by_level.setdefault(int(level), {})[cpus_text] = int(size_text[:-1]) << 10
     return sum(sizes_by_level[max(sizes_by_level)].values()) if sizes_by_level else None
+
+
+class HostBench(Bench):
+    """The host's memory without a backend: NumPy's loops on every CPU the process may use, each on its own part.
+
+    NumPy has no fused triad. It is computed block by block in two passes, and a block stays in the core's own cache
+    between them, so that what crosses the memory is what one pass would move.
+    """
+
+    def __init__(self) -> None:
+        self._threads = len(PLATFORM.usable_cpus())
+        self._pool = ThreadPoolExecutor(self._threads)
+
+    def gemm(self, size: int, precision: str) -> TimedOperation:
+        raise NotTimeable("matrix products are timed with the backends")
+
+    def copy(self, elements: int) -> TimedOperation:
+        return self._over_parts(_copy, elements)
+
+    def triad(self, elements: int) -> TimedOperation:
+        return self._over_parts(_triad, elements)
+
+    def _over_parts(self, kernel: Callable[[Floats, Floats, Floats], None], elements: int) -> TimedOperation:
+        share = -(-elements // self._threads)
+        # Each thread allocates its own part: on NUMA machines a page is on the node that first writes it.
+        arrays_by_thread = list(
+            self._pool.map(_arrays, [min(share, elements - k * share) for k in range(self._threads)])
+        )
+
+        def call() -> None:
+            for _ in self._pool.map(lambda thread_arrays: kernel(*thread_arrays), arrays_by_thread):
+                pass
+
+        return TimedOperation(call)
+
+
+def _arrays(elements: int) -> tuple[Floats, Floats, Floats]:
+    return np.full(elements, 1.0), np.full(elements, 2.0), np.full(elements, 0.0)
+
+
+def _copy(a: Floats, b: Floats, c: Floats) -> None:
+    np.copyto(c, a)
+
+
+def _triad(a: Floats, b: Floats, c: Floats) -> None:
+    for start in range(0, len(a), BLOCK):
+        block = slice(start, start + BLOCK)
+        np.multiply(c[block], SCALAR, out=a[block])
+        np.add(a[block], b[block], out=a[block])

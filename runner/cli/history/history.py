@@ -18,12 +18,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.analysis.history import replay
 from keras_matrix.analysis.history.change_points import THRESHOLDS
 from keras_matrix.analysis.history.replay import (
     LEAST_STORED,
     Delay,
+    Figures,
     Replays,
     RunLength,
+    measure,
     residuals,
 )
 from keras_matrix.dashboards.report import history_page
@@ -46,8 +49,7 @@ from keras_matrix.runner.notify.places import (
     place_of,
     token_of,
 )
-from keras_matrix.runner.service import change_rule, histories
-from keras_matrix.runner.service.change_rule import Figures, measure
+from keras_matrix.runner.service import histories
 from keras_matrix.runner.service.histories import USES, Note, read, write
 from keras_matrix.runner.service.notify import NotifyRequest, send
 
@@ -228,7 +230,7 @@ def rule_lines(figures: Figures) -> list[str]:
     alarms = [head, *([name, *map(_run_length, run_lengths)] for name, run_lengths in figures.false_alarms.items())]
     head = [
         "delay: shift after " + f"{replays.baseline} sessions",
-        *(percentage(shift) for shift in change_rule.SHIFTS),
+        *(percentage(shift) for shift in replay.SHIFTS),
     ]
     # The document names them without a space.
     delays = [head, *([name.replace("%", " %"), *map(_delay, delays)] for name, delays in figures.delays.items())]
@@ -253,7 +255,7 @@ def rule_json(figures: Figures) -> str:
         "replays": to_json(figures.replays),
         "thresholds": {str(length): threshold for length, threshold in THRESHOLDS.items()},
         "delays_at_run_length": figures.run_length,
-        "shifts": list(change_rule.SHIFTS),
+        "shifts": list(replay.SHIFTS),
         "stored_sessions": figures.stored_sessions,
         "false_alarms": {
             name: [to_json(figure) for figure in run_lengths] for name, run_lengths in figures.false_alarms.items()

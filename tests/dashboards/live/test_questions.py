@@ -22,7 +22,7 @@ from keras_matrix.dashboards.live.questions import DashboardFilter, answer, chec
 from keras_matrix.records import findings
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.findings import FindingKind
-from keras_matrix.records.instruments import shipped
+from keras_matrix.records.run_files import shipped
 from keras_matrix.records.schema import Resolved, Status
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import NOTHING
@@ -263,7 +263,7 @@ def test_matrix_counts_recompiles_in_measured_epochs_of_the_worst_process(tmp_pa
 
 def test_comparison_shows_the_ratios_from_analysis(warehouse: LocalWarehouse, results: Results) -> None:
     rows = table(results.runs()[-1].load()[0])
-    context = RunContext(shipped.parity_records([]), proofs=shipped.proofs([]))
+    context = RunContext(shipped()[0], proofs=shipped()[1])
     found = {
         (row.cells[ratio.backend].cell_id, ratio.estimate.centre, ratio.estimate.low, ratio.p_value)
         for row in rows

@@ -3,7 +3,7 @@
 import json
 import os
 
-from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.native import assemble, reserve
 from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem

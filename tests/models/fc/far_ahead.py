@@ -5,7 +5,7 @@ import math
 import os
 import sys
 
-from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.native import assemble, reserve
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
 

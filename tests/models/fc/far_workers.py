@@ -17,7 +17,7 @@ from pathlib import Path
 import keras
 
 from keras_matrix.models.fc import worker_group
-from keras_matrix.models.fc.native.assembly import assemble
+from keras_matrix.models.fc.native import assemble
 from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.ranks import Ranks, WorkerDied, WorkerFailed, serve
 from keras_matrix.models.fc.worker import WorkerStart

@@ -14,7 +14,7 @@ from time import perf_counter
 import keras  # once, with the backend, for all workers that are forked
 
 from keras_matrix.models.fc import worker_group
-from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.native import assemble, reserve
 from keras_matrix.models.fc.prove import error, train
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc import communication, network

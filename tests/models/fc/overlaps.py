@@ -11,7 +11,7 @@ import os
 import re
 import threading
 
-from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.native import assemble, reserve
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import OVERLAPPING, FcProblem
 

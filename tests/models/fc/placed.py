@@ -7,7 +7,7 @@ goes to the first. Prints, for each mode and for MirroredStrategy, how many prod
 import json
 from collections import Counter
 
-from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.native import assemble, reserve
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import MODES, FcProblem, Parallelism
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from keras_matrix.analysis.traces import read_table
 from keras_matrix.analysis.whatif.graph import GraphError
-from keras_matrix.analysis.whatif.reconstruct.files import graph_of
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.request import TraceError
+from keras_matrix.runner.whatif.source import graph_of_files
 from tests.reliability.fuzz.target import Check
 
 MODULES = ("records/traces/conversion.py", "records/traces/neutral.py", "analysis/traces.py")
@@ -35,7 +35,7 @@ def converting(path: Path, graphs: bool = True) -> Iterator[Check]:
         except TraceError as error:
             assert str(path) in str(error)
         try:
-            accepted |= graphs and bool(graph_of([path], threads=2).nodes)
+            accepted |= graphs and bool(graph_of_files([path], threads=2).nodes)
         except (TraceError, GraphError) as error:
             assert str(path) in str(error)
         return accepted

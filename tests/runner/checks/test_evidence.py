@@ -15,8 +15,9 @@ from keras_matrix.analysis import proofs
 from keras_matrix.records import replicas
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.spec import MODES, Parallelism
-from keras_matrix.records.instruments import parity, shipped
+from keras_matrix.records.instruments import parity
 from keras_matrix.records.instruments.parity import ParityRecord
+from keras_matrix.records.run_files import EVIDENCE, shipped
 from keras_matrix.runner.matrix import catalog
 from tests.scripts import script
 
@@ -39,12 +40,12 @@ VERSIONS = {
 
 
 def record_of(workload: str) -> ParityRecord:
-    (found,) = [record for record in shipped.parity_records([]) if record.workload == workload]
+    (found,) = [record for record in shipped()[0] if record.workload == workload]
     return found
 
 
 def test_every_file_is_valid() -> None:
-    assert parity.load(shipped.EVIDENCE)[1] == []
+    assert parity.load(EVIDENCE)[1] == []
 
 
 @pytest.mark.parametrize("workload", sorted(catalog.load().workloads))
@@ -60,7 +61,7 @@ def test_every_workload_agrees_on_every_two_backends_at_the_locked_versions(work
 
 
 def test_proofs_of_several_devices_are_equal_and_of_the_locked_versions() -> None:
-    found, problems = replicas.load_proofs(shipped.EVIDENCE)
+    found, problems = replicas.load_proofs(EVIDENCE)
     assert problems == []
     assert {one.workload for one in found} >= {"mnist_mlp", "cifar10_cnn", "lstm", "fc", "bert"}
     for one in found:
@@ -81,7 +82,7 @@ def test_no_workload_has_changed_since_its_parity_was_compared(workload: str) ->
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_native_mode_is_proved_at_the_locked_version(backend: str) -> None:
-    own = [proof for proof in shipped.proofs([]) if proof.backend == backend]
+    own = [proof for proof in shipped()[1] if proof.backend == backend]
     modes = {(mode.name, precision) for mode in MODES.values() if mode.native for precision in ("float64", "float32")}
     assert {(proof.mode, proof.precision) for proof in own} == modes
     assert {(proof.version, proof.failure) for proof in own} == {(VERSIONS[backend], None)}, "stale: ci/evidence fc"

@@ -12,7 +12,6 @@ import pytest
 
 from keras_matrix.analysis.whatif.collectives import time_s
 from keras_matrix.analysis.whatif.graph import Graph, LinkCalibration
-from keras_matrix.analysis.whatif.reconstruct import files
 from keras_matrix.records.fc import communication
 from keras_matrix.records.fc.communication import TimedCollective
 from keras_matrix.records.schema import Record
@@ -89,7 +88,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         times = graph.header.step_times_s if facts["level"] == "operations" else (0.018, 0.018, 0.018)
         return replace(graph, header=replace(graph.header, step_times_s=times, level=facts["level"]))
 
-    monkeypatch.setattr(files, "graph_of", graph_of)
+    monkeypatch.setattr(source, "graph_of_files", graph_of)
     return given
 
 
@@ -127,7 +126,7 @@ def test_a_stored_calibration_that_the_traced_collectives_contradict_is_not_used
     """The traced sums take 0.5 ms and 4 ns a byte."""
     graph = data_parallel(LinkCalibration(0.5e-3, 4e-9, 2, "the traced link"))
     unknown = replace(graph, header=replace(graph.header, link=None))
-    monkeypatch.setattr(files, "graph_of", lambda paths, **facts: unknown)
+    monkeypatch.setattr(source, "graph_of_files", lambda paths, **facts: unknown)
     times = [TimedCollective("all_reduce", 2, size, (0.5e-3 + 4e-9 * size) / factor) for size in (0, 10**6)]
     communication.write(tmp_path, times)
     header = graph_of(TraceFiles((tmp_path / "a.json",))).header
@@ -156,7 +155,7 @@ def test_layers_that_sleep_keep_no_core_busy(
     graph = data_parallel(LinkCalibration(0.5e-3, 4e-9, 2, "a link"))
     first, *others = graph.nodes
     named = replace(graph, nodes=(replace(first, name=name, cores=1.0), *others))
-    monkeypatch.setattr(files, "graph_of", lambda paths, **facts: named)
+    monkeypatch.setattr(source, "graph_of_files", lambda paths, **facts: named)
     own = record()
     slept = replace(own, settings=replace(own.settings, params={**own.settings.params, **sleeps}))
     found = graph_of(TraceFiles((Path("a.json"),), slept)).nodes
@@ -174,7 +173,7 @@ def test_a_calibration_is_not_judged_by_time_in_which_sums_shared_the_link(
         for node in graph.nodes
     ]
     header = replace(graph.header, link=None, parallel_lanes={"gloo": 4})
-    monkeypatch.setattr(files, "graph_of", lambda paths, **facts: Graph(header, tuple(nodes)))
+    monkeypatch.setattr(source, "graph_of_files", lambda paths, **facts: Graph(header, tuple(nodes)))
     times = [TimedCollective("all_reduce", 2, size, 4e-9 * size) for size in (10**5, 10**6)]
     communication.write(tmp_path, times)
     found = graph_of(TraceFiles((tmp_path / "a.json",))).header.link

@@ -17,7 +17,7 @@ from keras_matrix.models.fc import meeting as meeting_module
 from keras_matrix.models.fc import meeting as network
 from keras_matrix.models.fc import ranks, worker
 from keras_matrix.models.fc.meeting import Meeting, NotMet, located
-from keras_matrix.models.fc.native.assembly import assemble
+from keras_matrix.models.fc.native import assemble
 from keras_matrix.models.fc.worker import WorkerStart
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.backends import BACKENDS

@@ -13,7 +13,6 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.reconstruct.files import graph_of
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.dashboards.live.app.hosts import listen_address
 from keras_matrix.records.appended import checked_note
@@ -21,6 +20,7 @@ from keras_matrix.records.host import device_lists
 from keras_matrix.runner.errors import MatrixError, UsageError
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.reader import expand, parse
+from keras_matrix.runner.whatif.source import graph_of_files
 from keras_matrix.uploader import external_import
 from keras_matrix.uploader.errors import UploadError
 from tests.analysis.whatif.reconstruct.xplane.profiles import Op, step, write_jax
@@ -41,7 +41,7 @@ def traced() -> Graph:
     ]
     with tempfile.TemporaryDirectory() as folder:
         path = write_jax(Path(folder) / "epoch2.worker0.xplane.pb", [step(1, 0, 40), step(2, 40, 80)], ops)
-        return graph_of([path], settings={"batch_size": 32, "backend": "jax"})
+        return graph_of_files([path], settings={"batch_size": 32, "backend": "jax"})
 
 
 GRAPH = traced()

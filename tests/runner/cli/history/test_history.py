@@ -150,7 +150,7 @@ def test_run_length_changes_the_threshold(folder: Path, capsys: pytest.CaptureFi
 def test_rule_is_measured_by_replay_of_models_and_stored_histories(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keras_matrix.runner.service.change_rule.SHIFTS", (0.10,))
+    monkeypatch.setattr("keras_matrix.analysis.history.replay.SHIFTS", (0.10,))
     found = document(capsys, "--calibrate", "--replays", "1")
     assert found["stored_sessions"] == 30
     assert "stored, shuffled" in found["false_alarms"]
