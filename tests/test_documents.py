@@ -222,7 +222,10 @@ STATED = [
     ("inputs.md", f"{finetune.START_S:g} s and {finetune.SAMPLE_S:g} s for each of `--dataset-size` samples"),
     ("datasets.md", f"default {convert.SIZE_BYTES >> 20} MiB)"),
     ("datasets.md", f"at quality {make_images.QUALITY}:"),
-    ("troubleshooting.md", f"first measured epoch took over {judge.SECOND_EPOCH_LIMIT:g} times the median of the later ones"),
+    (
+        "troubleshooting.md",
+        f"first measured epoch took over {judge.SECOND_EPOCH_LIMIT:g} times the median of the later ones",
+    ),
     ("troubleshooting.md", f"Tried {NUMBERS[scheduler.INFRA_ATTEMPTS]} times (a missing backend once), then pending"),
     ("matrix.md", f"half-width of the 95 % intervals, {PRECISION_TARGET:g} by default"),
 ]
