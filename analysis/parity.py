@@ -35,7 +35,7 @@ the workload. A figure counts as explained only under two conditions:
   that it has no other cause.
 
 `tests/analysis/parity/test_known_deviations.py` reproduces each cause in a few lines, without a registered workload;
-docs/parity.md lists sizes.
+docs/lab/parity.md lists sizes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ element-wise work is not counted.
 
 Usage: python ci/catalog.py            write catalog.json
        python ci/catalog.py --check    check whether it is current
-       python ci/catalog.py --table    print it as the table of docs/workloads.md
 """
 
 from __future__ import annotations
@@ -86,23 +85,10 @@ def text(data: dict[str, Any]) -> str:
     return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def table(data: dict[str, Any]) -> str:
-    """The catalogue as a Markdown table, in the order of the file."""
-    head = "| workload | input | parameters | forward FLOPs per sample | batch | optimiser | parameters to set | data |"
-    rows = [_row(name, item) for name, item in data["workloads"].items()]
-    return "\n".join([head, "|---|---|---:|---:|---:|---|---|---|", *rows]) + "\n"
-
-
 def main(arguments: list[str]) -> int:
-    """Write the catalogue, check it (0 current, 1 not) or print its table."""
-    if arguments == ["--table"]:
-        print(table(json.loads(CATALOG_PATH.read_text(encoding="utf-8"))), end="")
-        return 0
+    """Write the catalogue, or check it (0 current, 1 not)."""
     if arguments not in ([], ["--check"]):
-        print(
-            f"usage: python ci/catalog.py [--check | --table]. Received: {' '.join(arguments)}",
-            file=sys.stderr,
-        )
+        print(f"usage: python ci/catalog.py [--check]. Received: {' '.join(arguments)}", file=sys.stderr)
         return 2
     os.environ["KERAS_BACKEND"] = "torch"
     current = text(catalog())
@@ -112,14 +98,6 @@ def main(arguments: list[str]) -> int:
         print("models/catalog.json is not current; run: python ci/catalog.py", file=sys.stderr)
         return 1
     return 0
-
-
-def _row(name: str, item: dict[str, Any]) -> str:
-    shape = " x ".join(map(str, item["input_shape"]))
-    settings = ", ".join(f"`{key}` {param['default']}".rstrip() for key, param in item["params"].items())
-    data = ", ".join(item["data"])
-    figures = f"{item['parameters']:,} | {item['forward_flops_per_sample']:,} | {item['batch_size']}"
-    return f"| `{name}` | {shape} | {figures} | {item['optimizer']} | {settings} | {data} |"
 
 
 def _param(param: Param) -> dict[str, Any]:

@@ -205,6 +205,25 @@ def words_of(names: Iterable[str]) -> str:
     return f"Keys: {', '.join(map(code, names))}.\n"
 
 
+def workload_table() -> str:
+    """The workloads, with the figures that ci/catalog.py takes from the built models."""
+    heads = ("workload", "input", "parameters", "forward FLOPs per sample", "batch", "optimiser", "data")
+    entries = json.loads(catalog.CATALOG_PATH.read_text(encoding="utf-8"))["workloads"]
+    rows = (
+        (
+            code(name),
+            " x ".join(map(str, entry["input_shape"])),
+            f"{entry['parameters']:,}",
+            f"{entry['forward_flops_per_sample']:,}",
+            str(entry["batch_size"]),
+            escaped(entry["optimizer"]),
+            ", ".join(entry["data"]),
+        )
+        for name, entry in entries.items()
+    )
+    return table(heads, rows)
+
+
 def keys_page() -> str:
     """docs/reference/matrix-keys.md."""
     trace = {instrument_keys.EPOCHS: instrument_keys.EPOCH, instrument_keys.STEPS: instrument_keys.STEP_COUNT}
@@ -226,6 +245,7 @@ def keys_page() -> str:
         f"## {instrument_keys.STALLS}\n\n{keys({instrument_keys.STALLS: instrument_keys.RULE})}",
         f"## An entry of tasks\n\n{words_of(task_rules.KEYS)}\n{keys(task_rules.SWITCHES)}",
         f"## A metric of a task\n\nIts `pattern`, and:\n\n{keys(task_rules.METRIC)}",
+        f"## Workloads\n\n{workload_table()}",
         "## Parameters of the workloads\n",
         *workloads,
     )

@@ -166,7 +166,7 @@ def losses_apart(cells: Cells, advice: str = ADVICE) -> str | None:
 
     The backends draw their initial weights from different generators, so that equal work does not give equal losses.
     Two cells' losses differ only if in some epoch they are further apart than `LOSS_TOLERANCE` of the initial loss:
-    twice the effect observed from seeds alone (docs/parity.md).
+    twice the effect observed from seeds alone (docs/lab/parity.md).
     """
     paths = {name: path for name, records in cells.items() if (path := loss_path(records))}
     steps_before = {name: _steps_before(cells[name]) for name in paths}

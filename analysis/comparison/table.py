@@ -3,7 +3,7 @@
 Only cells that did the same work in the same league are compared. A backend is named fastest only if the intervals of
 the ratios to every other, paired by block, exclude 1, and the row is a discovery among the table's rows (Benjamini and
 Hochberg 1995, at 5 %). The p-values are Student's, doubled for several looks; by simulation at most about 5 % of tables
-of equal backends name one (docs/statistics.md). The fastest backend must be faster than each other one; so a row's
+of equal backends name one (docs/lab/statistics.md). The fastest backend must be faster than each other one; so a row's
 p-value is the largest of its ratios' (Berger, "Multiparameter hypothesis testing and acceptance sampling",
 Technometrics 24 (1982)). Otherwise the verdict is that the row does not separate them.
 """

@@ -26,7 +26,7 @@ look, under an error budget of its own, `EARLY_LEVEL`. Its interval is that of t
 factor 2 between the slow and the fast processes of shared machines, as if every block had had a slow process in new and
 a fast one in base; all of it must lie beyond the threshold. And Student's p-value beyond the threshold itself must be a
 discovery among the run's comparisons at that level, of which each look spends half of the remainder. The widening makes
-it hold for noise that is not normal: docs/statistics.md simulates it on all of its noises.
+it hold for noise that is not normal: docs/lab/statistics.md simulates it on all of its noises.
 
 Limit: it does not know whether base and new were measured alternately; without that a gate should not be used.
 """
@@ -60,7 +60,7 @@ SLOW_PROCESS = 2.0
 
 # A gate may continue from look to look until it has decided, so a slowdown of the threshold itself has six chances to
 # pass as no worse. Pocock's method (Biometrika 64 (1977)): one confidence for all looks, by simulation such that the
-# six together let 2.5 % of such slowdowns pass (docs/statistics.md).
+# six together let 2.5 % of such slowdowns pass (docs/lab/statistics.md).
 GATE_LOOKS = Looks(LOOKS.blocks, (0.988,) * len(LOOKS.blocks), LOOKS.p_factor)
 
 

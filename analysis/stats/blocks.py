@@ -9,7 +9,7 @@ blocks) and 75 % (three); Student's t over two or three is valid but too wide to
 give `None`, never a zero.
 
 Assumption: blocks are exchangeable. The order within a block must be drawn at random, and a slow mode of processes that
-no block shows is not in any interval (docs/statistics.md states the cost).
+no block shows is not in any interval (docs/lab/statistics.md states the cost).
 
 Sources: Student, "The probable error of a mean", Biometrika 6 (1908); Wilcoxon, "Individual comparisons by ranking
 methods", Biometrics Bulletin 1 (1945); Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist.
@@ -96,7 +96,7 @@ def paired_logs(numerator: Mapping[Block, float], denominator: Mapping[Block, fl
 def of_logs(logs: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
     """Return the ratio whose logarithm, block by block, is `logs`; None for no block.
 
-    Student's t assumes near-normal block figures; docs/statistics.md simulates the effect of other distributions.
+    Student's t assumes near-normal block figures; docs/lab/statistics.md simulates the effect of other distributions.
     """
     if not logs:
         return None

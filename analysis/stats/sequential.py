@@ -4,7 +4,7 @@ The method is a group-sequential fixed-width interval: looks at set numbers of b
 interval at its own confidence; it stops at the first look whose half-width is at most the target, or when the budget is
 spent or no look is left. Stopping at a lucky, narrow moment makes plain 95 % intervals cover less; the looks'
 confidences are calibrated so that the interval reported at the stopping time covers 95 % again, as nearly as possible
-over all sizes of noise (`lab/run statistics --calibrate`; docs/statistics.md states the result). They are valid for any
+over all sizes of noise (`lab/run statistics --calibrate`; results: docs/lab/statistics.md). They are valid for any
 target: only the ratio of noise to target matters.
 
 Guarantee: the rule uses the width only, never the side of the ratio, and only at the set looks; data between them
@@ -76,7 +76,7 @@ class Looks:
         return next((block_count for block_count in self.blocks if block_count > count), None)
 
 
-# With doubled p-values, at most about 5 % of tables of equal backends name a fastest (simulated: docs/statistics.md).
+# With doubled p-values, at most about 5 % of tables of equal backends name a fastest (docs/lab/statistics.md).
 LOOKS = Looks((5, 8, 12, 18, 27, 40), (0.9461, 0.9826, 0.9812, 0.9721, 0.9849, 0.9535), p_factor=2.0)
 # A number of blocks fixed in advance: only the last look, with the plain interval.
 FIXED = Looks((), (CONFIDENCE,))

@@ -10,7 +10,7 @@ often, which moves the ratio of arms of 2 and 8 s by 1 to 2 % (tested).
 
 What waiting cells of the run used is not from outside: it is reported instead (`neighbours`).
 
-Signals (docs/noise.md gives the reasons):
+Signals (docs/lab/noise.md gives the reasons):
 
   steal            always from outside: the hypervisor ran something else while a CPU had work
   others' CPU      busy time less that of the run's own processes

@@ -3,8 +3,7 @@
 Guarantee: values are as the machine reports them. What could not be read is `Unread`, never a likely value; None means
 that the machine reports its absence (no limit, no driver).
 
-Guarantee: only what was read is rated; anything else is `unread` with the reason. docs/noise.md lists every limit with
-its reason.
+Guarantee: only what was read is rated; anything else is `unread` with the reason. docs/noise.md lists every limit.
 
 Rules on the state that a GPU's driver reports. Pure.
 

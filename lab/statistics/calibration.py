@@ -1,7 +1,7 @@
 """The confidences of the looks of `analysis.stats.sequential`: their coverage and their calibration.
 
 Guarantee: seeded, so that the constants are reproducible (`lab/run statistics --calibrate`). Limit: only the noise of
-`lab.statistics.noise` is simulated; docs/statistics.md states where the intervals cover less.
+`lab.statistics.noise` is simulated; docs/lab/statistics.md states where the intervals cover less.
 """
 
 from __future__ import annotations

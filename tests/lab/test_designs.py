@@ -1,4 +1,4 @@
-"""Interleaving and many processes have the effects that docs/statistics.md states."""
+"""Interleaving and many processes have the effects that docs/lab/statistics.md states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulations follow the rules they simulate, and a quick one confirms docs/statistics.md."""
+"""The simulations follow the rules they simulate, and a quick one confirms docs/lab/statistics.md."""
 
 from __future__ import annotations
 

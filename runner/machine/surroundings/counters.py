@@ -6,7 +6,7 @@
         stretch = since(before, sampler.read())
 
 Files are opened once and read again by position; a reading takes well under 0.3 ms on a machine of a few CPUs
-(docs/noise.md has the measurement). A counter that the kernel does not report or that ran backwards is None.
+(docs/lab/noise.md has the measurement). A counter that the kernel does not report or that ran backwards is None.
 
 CPU times are sums over the given CPUs: activity on CPUs that the run may not use does not delay it. Interrupts are
 separate from programs, since they cannot be attributed to a process.

@@ -19,7 +19,7 @@ from tests.analysis.comparison.test_table import only_row, records_of
 from tests.conftest import make_record, make_settings
 from tests.fakes.executor import work_as_asked
 
-# As measured on the default matrix's workloads (docs/parity.md): the two seeds furthest apart, on any backend.
+# As measured on the default matrix's workloads (docs/lab/parity.md): the two seeds furthest apart, on any backend.
 SEEDS = {
     "mnist_mlp": ([2.7176, 2.2939, 2.2853, 2.2826], [2.5192, 2.2935, 2.2820, 2.2951]),
     "cifar10_cnn": ([2.3127, 2.2998, 2.2964, 2.3039], [2.3047, 2.3036, 2.3021, 2.2982]),

@@ -1,7 +1,7 @@
 """Each known cause of a deviation by itself, on real backends: it is where it is said to be, and of its size.
 
 A new version of a backend in which a cause is gone fails here: then its entry in `analysis.parity`,
-and its line in docs/parity.md, go too.
+and its line in docs/lab/parity.md, go too.
 """
 
 from __future__ import annotations
