@@ -30,7 +30,7 @@ lint:  ## check rules and format with ruff, and the locks against pyproject.toml
 types:  ## mypy, strict
 	@ci/types
 
-docs:  ## build the documentation site in build/site, and check every link
+docs:  ## build the documentation site in build/site, check its links and the length of its pages
 	@ci/docs $(ARGS)
 
 browser:  ## the tests in headless Chromium

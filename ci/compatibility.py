@@ -1,15 +1,11 @@
-"""Writes docs/compatibility.md: which backend, CUDA, driver and Python each image has.
+"""The page docs/compatibility.md: which backend, CUDA, driver and Python each image has, and how large it is.
 
 Read from the locks, from the table of GPU builds (runner/machine/preflight.py) and, for the images' Python, from
-compose.yaml.
-
-python ci/compatibility.py           print it
-python ci/compatibility.py --write   write the document; a test checks that it is current
+compose.yaml. The sizes were measured: `SIZES_MB`. ci/pages.py writes the page for a build of the site.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -21,21 +17,31 @@ from packaging.markers import Marker
 from keras_matrix.runner.machine.preflight import BUILDS, MINIMUM_DRIVERS, Build, text
 
 ROOT = Path(__file__).parent.parent
-DOCUMENT = ROOT / "docs" / "compatibility.md"
 SERVICES = ("tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu")
 BACKENDS = {"tf": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
 # The CPU build of PyTorch for other Pythons could not be had where this project is tested.
 RUN = {"torch-cpu": ("3.11",)}
 RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+# The packages of an image, and the image in addition to its base, in MB, as `ci/images` prints them. A test of the
+# images compares the second.
+SIZES_MB = {
+    "tf-cpu": (1505, 1616),
+    "jax-cpu": (765, 858),
+    "torch-cpu": (1073, 1201),
+    "tf-cpu-ray": (1718, 1844),
+    "jax-cpu-ray": (1015, 1121),
+    "torch-cpu-ray": (1297, 1433),
+    "dashboard": (307, 359),
+    "uploader": (137, 182),
+}
 # Debian's releases and the `python3` of each; the tests of the images check this.
 DEBIANS = {"bookworm": ("Debian 12", "3.11"), "trixie": ("Debian 13", "3.13")}
 BASE = re.compile(r"^  BASE: \$\{(\w+):-debian:(\w+)-slim\}$", re.MULTILINE)
 HEAD = """\
 # What works with what
 
-Written by `ci/compatibility.py` from `locks/` and `compose.yaml`; a test holds it current. Each service of
-`compose.yaml` is an image of its own: the GPU builds of two frameworks bring CUDA and cuDNN in different versions, and
-in one environment the last one installed breaks the other.
+Generated from `locks/` and `compose.yaml`. Each service of `compose.yaml` is an image of its own: the GPU builds of two
+frameworks bring CUDA and cuDNN in different versions, and in one environment the last one installed breaks the other.
 
 | service | system | backend | Keras | CUDA | cuDNN | NCCL | driver of the host | compiled for | PTX for newer GPUs |
 |---|---|---|---|---|---|---|---|---|---|
@@ -56,8 +62,8 @@ read from the wheels of the locks with `ci/gpu_code.py`.
 
 Each image has the Python of its Debian. `torch-cpu` and the nodes of a cluster, which need one Python, have that of
 Debian 12, with which alone PyTorch's CPU build was run; `TORCH_BASE` selects another
-([containers.md](containers.md#building)). The locks are for Python {pythons}, each with the newest versions that it
-allows:
+([container-cells.md](container-cells.md#building)). The locks are for Python {pythons}, each with the newest versions
+that it allows:
 
 {table}
 
@@ -65,6 +71,19 @@ allows:
 takes the newest Python for which it has them. The GPU and TPU locks have one version for every Python, since the table
 above is read from the wheels of one. PyTorch's CPU build is another file in each index, and is locked without a hash
 (`locks/torch-build-cpu.txt`). Proofs of equal work ([parity.md](parity.md)) ship for the versions of Python 3.11.
+
+## Sizes
+
+What an image has in addition to its base, and how much of that is the packages of its lock. `ci/images` prints both,
+and refuses more than 1.15 times the packages and 100 MB (`uploader`: 250 MB). With CUDA it is 5 to 7 GB, most of it
+CUDA's wheels (not built since).
+
+{sizes}
+
+Byte code is only of the modules that cells import (`docker/byte_code.py`). `torch-gpu` has a C compiler and Python's
+headers, with which Triton builds the launchers of the kernels of `torch.compile`.
+
+## Not run
 
 No cell was run on a GPU or a TPU with these images: none was at hand. `jax-tpu` is unverified altogether.
 """
@@ -158,14 +177,20 @@ def by_python(locks: Mapping[str, str], pythons: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def sizes() -> str:
+    """The table of the images' sizes."""
+    rows = (f"| {image} | {packages:,} MB | {added:,} MB |" for image, (packages, added) in SIZES_MB.items())
+    return "\n".join(("| image | packages | in addition to the base |", "|---|---:|---:|", *rows))
+
+
 def image_python(compose: str, service: str) -> tuple[str, str]:
     """The base system of a service's image and its Python. Raises `KeyError` for a system with unknown Python."""
     bases = dict(BASE.findall(compose))
     return DEBIANS[bases["TORCH_BASE" if service == "torch-cpu" else "BASE"]]
 
 
-def document(root: Path = ROOT) -> str:
-    """The document."""
+def page(root: Path = ROOT) -> str:
+    """docs/compatibility.md."""
     rows, texts = [], {}
     compose = (root / "compose.yaml").read_text(encoding="utf-8")
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -181,14 +206,5 @@ def document(root: Path = ROOT) -> str:
         system = f"{debian}, Python {python}"
         rows.append(replace(row(service, system, pinned), build=gpu_build(service, pinned)).text())
     versions = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
-    table = by_python(texts, pythons)
-    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=versions, table=table)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/compatibility.md")
-    if parser.parse_args().write:
-        DOCUMENT.write_text(document(), encoding="utf-8")
-    else:
-        print(document(), end="")
+    tail = TAIL.format(pythons=versions, table=by_python(texts, pythons), sizes=sizes())
+    return HEAD + "\n".join(rows) + "\n" + tail

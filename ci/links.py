@@ -1,11 +1,12 @@
-"""Checks every link of the documents: of the Markdown files, and of the pages of the built site.
+"""Checks every link of the documents: of the Markdown files, generated ones included, and of the built site's pages.
 
 Guarantee: a link within the documents has an existing target and an existing anchor, also on GitHub, whose anchors the
-site uses too; the site's navigation lists every page once; a page of the site loads nothing from another host. Every
-problem names file, line and link.
+site uses too; README.md and the others outside of docs/ link to no generated page, which GitHub does not have; the
+site's navigation lists every page once; a page of the site loads nothing from another host. Every problem names file,
+line and link.
 Limit: links to other hosts are only listed, or requested once with --external, which needs a network.
 
-python ci/links.py [--site FOLDER] [--external]
+python ci/links.py [--site FOLDER] [--external]   after ci/pages.py, whose build/docs has every page
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
@@ -24,7 +25,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parent.parent
+BUILT = ROOT / "build" / "docs"
 OUTSIDE_DOCS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+# GitHub's page of the published site, relative to a file of the repository as GitHub shows it.
+SITE = "../../deployments/github-pages"
 TIMEOUT_S = 20
 INLINE = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 DEFINITION = re.compile(r"^ {0,3}\[[^\]]+\]:\s+<?([^\s>]+)", re.MULTILINE)
@@ -56,18 +60,24 @@ def without_code(text: str) -> str:
     return CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
-def markdown_links(file: Path) -> Iterator[Link]:
+def documents(root: Path, built: Path) -> dict[Path, str]:
+    """Every Markdown file with its text; a generated page has the place in docs/ at which others link to it."""
+    pages = {root / "docs" / path.relative_to(built): path for path in sorted(built.rglob("*.md"))}
+    pages |= {root / name: root / name for name in OUTSIDE_DOCS}
+    return {place: path.read_text(encoding="utf-8") for place, path in pages.items()}
+
+
+def markdown_links(file: Path, text: str) -> Iterator[Link]:
     """Yield the links of a Markdown file."""
-    text = without_code(file.read_text(encoding="utf-8"))
+    text = without_code(text)
     for pattern in (INLINE, DEFINITION, ATTRIBUTE):
         for match in pattern.finditer(text):
             yield Link(file, text.count("\n", 0, match.start(1)) + 1, match[1])
 
 
 @cache
-def markdown_anchors(file: Path) -> frozenset[str]:
-    """The anchors of a Markdown file as GitHub makes them from its headings, and those of its HTML."""
-    text = file.read_text(encoding="utf-8")
+def markdown_anchors(text: str) -> frozenset[str]:
+    """The anchors of a Markdown text as GitHub makes them from its headings, and those of its HTML."""
     prose = re.sub(r"^( *)(`{3,}|~{3,}).*?^ *\2.*?$", "", text, flags=re.M | re.S)
     anchors: list[str] = re.findall(r"<\w+[^>]*? (?:id|name)=\"([^\"]+)\"", prose)
     for heading in HEADING.findall(prose):
@@ -78,15 +88,21 @@ def markdown_anchors(file: Path) -> frozenset[str]:
     return frozenset(anchors)
 
 
-def markdown_problem(link: Link, root: Path) -> str | None:
+def markdown_problem(link: Link, root: Path, texts: Mapping[Path, str]) -> str | None:
     """What is wrong with a link of a Markdown file, or None."""
     parts = urlsplit(link.target)
     target = (link.file.parent / unquote(parts.path)).resolve() if parts.path else link.file
+    in_docs = link.file.is_relative_to(root / "docs")
+    if link.target == SITE and not in_docs:
+        return None
     if parts.path.startswith("/") or not target.is_relative_to(root):
         return "must be a relative path within the repository"
-    if not target.exists():
+    if target in texts and not target.exists() and not in_docs:
+        return f"is generated, and not on GitHub: link to the site ({SITE})"
+    if target not in texts and not target.exists():
         return "no such file"
-    if parts.fragment and (target.suffix != ".md" or unquote(parts.fragment) not in markdown_anchors(target)):
+    text = texts.get(target) or (target.read_text(encoding="utf-8") if target.suffix == ".md" else "")
+    if parts.fragment and unquote(parts.fragment) not in markdown_anchors(text):
         return f"{target.name} has no such heading"
     return None
 
@@ -99,10 +115,10 @@ def navigation(entry: object) -> Iterator[str]:
         yield from navigation(nested)
 
 
-def navigation_problems(root: Path) -> Iterator[str]:
+def navigation_problems(root: Path, built: Path) -> Iterator[str]:
     """Yield what is wrong with the navigation."""
     listed = list(navigation(tomllib.loads((root / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]))
-    pages = {str(path.relative_to(root / "docs")) for path in (root / "docs").rglob("*.md")}
+    pages = {str(path.relative_to(built)) for path in built.rglob("*.md")}
     yield from (f"zensical.toml: nav: {name}: no such page in docs/" for name in sorted({*listed} - pages))
     yield from (f"zensical.toml: nav: docs/{name} is missing" for name in sorted(pages - {*listed}))
     yield from (f"zensical.toml: nav: {name} is listed twice" for name in sorted({*listed}) if listed.count(name) > 1)
@@ -168,13 +184,13 @@ def unreadable(address: str) -> str | None:
         return str(error)
 
 
-def problems(root: Path, site: Path | None, *, external: bool) -> Iterator[str]:
-    """Yield every problem; print the addresses of other hosts."""
-    files = [*sorted((root / "docs").rglob("*.md")), *(root / name for name in OUTSIDE_DOCS)]
-    links = [link for file in files for link in markdown_links(file)]
-    yield from navigation_problems(root)
+def problems(root: Path, built: Path, site: Path | None, *, external: bool) -> Iterator[str]:
+    """Yield every problem, also of the pages that were generated into `built`; print the addresses of other hosts."""
+    texts = documents(root, built)
+    links = [link for file, text in texts.items() for link in markdown_links(file, text)]
+    yield from navigation_problems(root, built)
     for link in links:
-        if not is_external(link) and (problem := markdown_problem(link, root)):
+        if not is_external(link) and (problem := markdown_problem(link, root, texts)):
             yield link.problem(problem)
     yield from site_problems(site.resolve()) if site else ()
     elsewhere = {link.target: link for link in links if is_external(link)}
@@ -191,7 +207,9 @@ def main() -> int:
     parser.add_argument("--site", type=Path, help="also check the pages of this built site")
     parser.add_argument("--external", action="store_true", help="also request the links to other hosts")
     args = parser.parse_args()
-    all_problems = list(problems(ROOT, args.site, external=args.external))
+    if not BUILT.is_dir():
+        parser.error(f"{BUILT}: no such folder: make it with ci/docs, or with python -m ci.pages")
+    all_problems = list(problems(ROOT, BUILT, args.site, external=args.external))
     for problem in all_problems:
         print(problem, file=sys.stderr)
     return 1 if all_problems else 0

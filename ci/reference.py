@@ -1,9 +1,7 @@
-"""Writes the pages of docs/reference/ from the code: commands, keys of a matrix file, statuses and the Python API.
+"""The pages of docs/reference/ from the code: commands, keys of a matrix file, statuses, records and the Python API.
 
 Guarantee: the pages are the same under each supported Python and on each machine; argparse's own layout is not used.
-Limit: the tables of the warehouse are another page, docs/schema.md, which `uploader schema --markdown` writes.
-
-python ci/reference.py   write the pages; a test checks that they are current
+ci/pages.py writes them, with the other generated pages, for a build of the site.
 """
 
 from __future__ import annotations
@@ -14,11 +12,9 @@ import dataclasses
 import inspect
 import json
 import re
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
@@ -33,8 +29,7 @@ from keras_matrix.runner.service.run import exit_code
 from keras_matrix.uploader import errors as uploader_errors
 from keras_matrix.uploader.cli import main as uploader
 
-FOLDER = Path(__file__).parent.parent / "docs" / "reference"
-NOTE = "Written by `python ci/reference.py` from {source}; a test checks that the page is current."
+NOTE = "Generated from {source}."
 
 Options = list[tuple[str, str]]
 """The title of a group of options, empty for a command's own, and its table."""
@@ -237,7 +232,8 @@ def keys_page() -> str:
         "the rules that also make `matrix.schema.json`",
         "What they do together: [matrix.md](../matrix.md). A setting or a parameter may be a list, which is an axis.\n",
         f"## Top level\n\n{words_of(grammar.TOP_KEYS)}\n{keys(grammar.FILE_RULES)}",
-        f"## An entry of cells\n\n{words_of(grammar.ENTRY_KEYS)}\nEvery setting and limit below is a key, too.\n",
+        f"## An entry of cells\n\n{words_of(grammar.ENTRY_KEYS)}\nEvery setting and limit below is a key, too; "
+        "in an entry of `exclude` also `backend`.\n",
         f"## A program as a workload\n\n{words_of(grammar.SCRIPT_KEYS)}\n{keys(grammar.PROGRAM_KEYS)}",
         f"## Settings\n\n{keys(grammar.SETTINGS)}",
         f"## Limits\n\nOne value for an entry, not part of a cell's identity.\n\n{keys(grammar.LIMITS)}",
@@ -348,24 +344,3 @@ def records_page() -> str:
             f"## {kind.__name__}\n\n{prose(inspect.getdoc(kind))}\n{table(('field', 'type', 'meaning'), rows)}"
         )
     return page("Records", "`records/schema.py`", *parts)
-
-
-PAGES = {
-    "cli": commands_page,
-    "matrix-keys": keys_page,
-    "statuses": statuses_page,
-    "records": records_page,
-    "python": python_page,
-}
-
-
-def main() -> int:
-    """Write the pages."""
-    FOLDER.mkdir(exist_ok=True)
-    for name, text in PAGES.items():
-        (FOLDER / f"{name}.md").write_text(text(), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

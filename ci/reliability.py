@@ -1,26 +1,31 @@
-"""Writes the table of docs/reference/faults.md: every fault, what the program promises, and the tests that show it.
+"""The page docs/reference/faults.md: every fault, what the program promises, and the tests that show it.
 
 The faults are those of tests/reliability/faults.py; the tests are found by their marker, without running anything.
-
-python ci/reliability.py   write the table; a test checks that it is current and complete
+ci/pages.py writes the page for a build of the site.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.reliability.faults import BY_NAME, FAULTS, Fault
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # in front of this folder: the faults are a module of the tests
+HEAD = """\
+# Forty faults
 
-from tests.reliability.faults import BY_NAME, FAULTS, Fault  # noqa: E402
+A benchmark runs unattended, for hours, with code that nobody has read. It is reliable if every planned repeat ends in
+exactly one record that tells the truth, or stays pending, whatever the cells, the machine, the network or the person at
+the keyboard do in the meantime: nothing is lost, nothing is counted twice, no file is half written, and the same
+command completes what is missing.
 
-DOCUMENT = ROOT / "docs" / "reference" / "faults.md"
-BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
+Generated from the marks of the tests: what happens under each of forty faults, and which tests show it. [How it is
+tested](../lab/reliability.md) is in the lab notebook.
+"""
 MARKER = "pytest.mark.fault"
 # The tiers by their markers, and the name of a test without one. A test of several tiers belongs to all of them.
 TIERS = ("process", "docker", "browser", "gpu", "emulator")
@@ -167,24 +172,7 @@ def summary(marked_tests: Sequence[Shown]) -> str:
     )
 
 
-def page(text: str, marked_tests: Sequence[Shown]) -> str:
-    """Return the document with the current table between its markers; all other text is unchanged."""
-    before, begin, remainder = text.partition(BEGIN)
-    _, end, after = remainder.partition(END)
-    if not (begin and end):
-        raise SystemExit(f"{DOCUMENT}: must contain {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{summary(marked_tests)}\n{table(marked_tests)}{END}{after}"
-
-
-def main() -> int:
-    """Write the table, unless the markers have problems."""
-    marked_tests = shown()
-    if wrong := problems(marked_tests):
-        print("\n".join(wrong), file=sys.stderr)
-        return 1
-    DOCUMENT.write_text(page(DOCUMENT.read_text(encoding="utf-8"), marked_tests), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def page(marked_tests: Sequence[Shown] | None = None) -> str:
+    """Return docs/reference/faults.md, by default from the tests of this project."""
+    marked_tests = shown() if marked_tests is None else marked_tests
+    return f"{HEAD}\n{summary(marked_tests)}\n{table(marked_tests)}"

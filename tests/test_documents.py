@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,10 @@ from keras_matrix.runner.measure import judge, scheduler
 from keras_matrix.uploader.bigquery import ddl, warehouse
 from keras_matrix.uploader.cli.flags import DEADLINE_MIN
 from keras_matrix.uploader.schema import LONGEST_ROW_BYTES
+from tests.scripts import script
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times"}
 NUMBERS = {2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}
 QUARTERS = {0.25: "a quarter", 0.5: "half", 0.75: "three quarters"}
@@ -119,6 +122,59 @@ def test_parity_outputs_deviate_from_their_documented_limits_on(title: str, figu
         parity.LIMITS["float64"][figure],
         parity.LIMITS["float32"][figure],
     )
+
+
+# What reaches users without the site: the packages, and what they copy or start. Generated pages are only on the site.
+SHIPPED = (
+    "analysis",
+    "dashboards",
+    "models",
+    "records",
+    "runner",
+    "uploader",
+    "action.yml",
+    "ci/action",
+    "compose.yaml",
+    "docker",
+    "matrices",
+    "matrix.yaml",
+    "matrix.schema.json",
+    "src",
+    "ci/setup",
+    "docs/examples",
+)
+PAGE = re.compile(r"\bdocs/[\w/-]+\.md\b(#[\w-]+)?")
+
+
+def named_pages(*places: str) -> Iterator[tuple[str, str]]:
+    """Yield each page that a text file of these files and folders names, with the file."""
+    starts = [ROOT / place for place in places]
+    paths = [path for start in starts for path in (sorted(start.rglob("*")) if start.is_dir() else [start])]
+    for path in paths:
+        if path.is_file() and path.suffix in ("", ".py", ".yml", ".yaml", ".json", ".html", ".sql", ".ipynb"):
+            text = path.read_text(encoding="utf-8")
+            yield from ((str(path.relative_to(ROOT)), match[0]) for match in PAGE.finditer(text))
+
+
+def test_page_that_the_product_names_is_in_the_repository_and_has_the_heading() -> None:
+    """Messages and help among them; `ci/links.py` checks the links of pages."""
+    named = list(named_pages(*SHIPPED))
+    assert len(named) > 100
+    assert len({path for path, _ in named}) > 60
+    anchors = script("links").markdown_anchors
+    for path, name in named:
+        page, _, heading = name.partition("#")
+        assert (ROOT / page).is_file(), f"{path}: {name}"
+        assert not heading or heading in anchors((ROOT / page).read_text(encoding="utf-8")), f"{path}: {name}"
+
+
+def test_page_that_a_script_or_a_study_names_is_committed_or_generated() -> None:
+    named = list(named_pages("ci", "lab", ".github", ".ci", "Makefile", "pyproject.toml"))
+    assert len(named) > 30
+    generated = script("pages").PAGES
+    for path, name in named:
+        page = name.partition("#")[0]
+        assert (ROOT / page).is_file() or page.removeprefix("docs/") in generated, f"{path}: {name}"
 
 
 LOOKED_AT = [str(at) for at in LOOKS.blocks]

@@ -64,7 +64,9 @@ def mapping(assignments: Sequence[str]) -> dict[str, str]:
     for text in assignments:
         our_column, sign, their_column = text.partition("=")
         if not sign or not their_column or our_column not in columns:
-            raise BadInput(f"--map: must be COLUMN=NAME with a column of cells (docs/schema.md) or value, got {text!r}")
+            raise BadInput(
+                f"--map: must be COLUMN=NAME with a column of cells (uploader schema lists them) or value, got {text!r}"
+            )
         if our_column in mapped:
             raise BadInput(f"--map: {our_column} must be mapped once, got {mapped[our_column]!r} and {their_column!r}")
         mapped[our_column] = their_column

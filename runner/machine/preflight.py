@@ -5,7 +5,7 @@ docs/gpu.md lists every problem.
 
 Without an NVIDIA driver, no module is imported and no library is loaded to read the facts.
 
-Which GPUs a backend's GPU build was compiled for is in the only such table, also used by docs/compatibility.md.
+Which GPUs a backend's GPU build was compiled for is in the only such table, also used by ci/compatibility.py.
 Sources:
 - Code in the wheels: read from the locked files with `python ci/gpu_code.py WHEEL`. TensorFlow states the same in
   `tensorflow/python/platform/build_info.py`, PyTorch in `torch.cuda.get_arch_list()`.
@@ -95,7 +95,7 @@ def build_problems(driver: Driver, gpu: Gpu, build: Build | None) -> Iterator[Ce
         yield CellProblem(
             "driver_too_old",
             f"{build} needs NVIDIA driver {build.minimum_driver} or newer for its CUDA {build.cuda_major}, got "
-            f"{driver.version}; update the driver, or choose an image from docs/compatibility.md",
+            f"{driver.version}; update the driver, or choose another image (docs/gpu.md)",
             Status.DEVICE_MISMATCH,
         )
     elif not isinstance(gpu.capability, Unread) and not build.has_machine_code(gpu.capability):

@@ -1,12 +1,14 @@
-"""docs/compatibility.md matches the locks."""
+"""The page docs/compatibility.md: what each lock pins, and the size of each image."""
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from tests.scripts import script
 
@@ -18,8 +20,24 @@ def compatibility() -> ModuleType:
     return script("compatibility")
 
 
-def test_document_is_current(compatibility: ModuleType) -> None:
-    assert compatibility.DOCUMENT.read_text(encoding="utf-8") == compatibility.document()
+def test_page_has_a_row_for_each_service_and_what_its_lock_pins(compatibility: ModuleType) -> None:
+    text = compatibility.page()
+    rows = {line.split(" | ")[0]: line for line in text.splitlines() if line.startswith("| ") and ", Python " in line}
+    assert list(rows) == [f"| {service}" for service in compatibility.SERVICES]
+    for service in compatibility.SERVICES:
+        pinned = re.findall(r"^keras==(\S+)", (ROOT / "locks" / f"{service}.txt").read_text(), re.MULTILINE)
+        assert f" | {pinned[0]} | " in rows[f"| {service}"]
+    cells = [line for line in text.partition("## Pythons")[2].splitlines() if line.startswith("| ") and "Keras" in line]
+    assert [line.split(" | ")[0] for line in cells] == ["| tf-cpu", "| jax-cpu", "| torch-cpu"]
+    assert {line.count(", Keras ") for line in cells} == {3}
+
+
+def test_page_has_the_size_of_every_image_that_is_built_without_a_gpu(compatibility: ModuleType) -> None:
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"].values()
+    built = {service["image"].rpartition(":")[2] for service in services if "build" in service}
+    measured = {name for name in built if not name.endswith(("-gpu", "-tpu")) and name != "bigquery"}
+    assert measured | {f"{name}-cpu-ray" for name in ("tf", "jax", "torch")} == set(compatibility.SIZES_MB)
+    assert "| tf-cpu | 1,505 MB | 1,616 MB |\n" in compatibility.page().partition("## Sizes")[2]
 
 
 def test_row_names_cuda_and_the_driver_it_needs(compatibility: ModuleType) -> None:
@@ -41,7 +59,7 @@ def test_each_python_has_its_versions_and_what_was_not_run_is_marked(compatibili
 
 
 def test_row_names_the_compute_capabilities_of_its_build(compatibility: ModuleType) -> None:
-    services = compatibility.document().partition("## Pythons")[0]
+    services = compatibility.page().partition("## Pythons")[0]
     lines = {line.split(" | ")[0]: line for line in services.splitlines() if line.startswith("| ")}
     expected = "| >= 525.60.13 | 6.0, 7.0, 8.0, 8.9 | from 9.0 on, with a driver for CUDA 12.5 |"
     assert lines["| tf-gpu"].endswith(expected)

@@ -1,20 +1,30 @@
-"""The pages of docs/reference/ are current, complete and the same everywhere."""
+"""The generated pages of docs/reference/ are complete and the same everywhere."""
 
 from __future__ import annotations
 
 import argparse
+import html
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from keras_matrix.records.schema import STATUS_MEANINGS, Status
+import keras_matrix
+from keras_matrix.records.schema import STATUS_MEANINGS, Record, Status
+from keras_matrix.runner import errors as runner_errors
+from keras_matrix.runner.cli import main as runner
 from keras_matrix.runner.cli.main import COMMANDS
+from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import DEFAULTS
+from keras_matrix.runner.service.exit_codes import TABLE
+from keras_matrix.uploader import errors as uploader_errors
 from keras_matrix.uploader.cli import main as uploader
+from keras_matrix.uploader.schema import leaves
 from tests.scripts import script
 
 ROOT = Path(__file__).parents[2]
@@ -25,23 +35,94 @@ def reference() -> ModuleType:
     return script("reference")
 
 
-@pytest.mark.parametrize("name", ["cli", "matrix-keys", "statuses", "python"])
-def test_page_is_current(reference: ModuleType, name: str) -> None:
-    """Write it with: python ci/reference.py"""
-    assert (reference.FOLDER / f"{name}.md").read_text(encoding="utf-8") == reference.PAGES[name]()
+def below(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.Action]]:
+    """Yield every option and argument of a program that `--help` shows, with its command."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, nested in action.choices.items():
+                yield from below(nested, f"{name} {word}")
+        elif not isinstance(action, argparse._HelpAction) and action.help != argparse.SUPPRESS:
+            yield name, action
 
 
-def test_every_page_is_checked(reference: ModuleType) -> None:
-    """The page of faults by ci/reliability.py's own test."""
-    assert {path.stem for path in reference.FOLDER.glob("*.md")} == {*reference.PAGES, "faults"}
-
-
-def test_every_command_key_and_status_is_documented(reference: ModuleType) -> None:
-    headings = set(reference.commands_page().splitlines())
+def test_every_command_has_all_its_options(reference: ModuleType) -> None:
+    """An option has a row, in its command's section or in the section of shared options that its command names."""
+    page = reference.commands_page()
+    sections = {part.partition("\n")[0].lstrip("# "): part for part in re.split(r"\n(?=#+ )", page)}
     names = [f"runner {name}" for name in COMMANDS] + [f"uploader {name}" for name in uploader.COMMANDS]
-    assert {f"### {name}" for name in names} <= headings
-    assert all(f"| `{key}` |" in reference.keys_page() for key in DEFAULTS)
+    assert set(names) <= set(sections)
+    listed = [*below(runner.parser(), "runner"), *below(uploader.parser(), "uploader")]
+    assert len(listed) > 500
+    for command, action in listed:
+        shared = re.findall(r"\(#(options-[\w-]+)\)", sections[command].partition("Shared options: ")[2])
+        parts = [text for title, text in sections.items() if title == command or reference.slug(title) in shared]
+        word = (
+            action.option_strings[0]
+            if action.option_strings
+            else action.metavar or next(iter(action.choices or [action.dest.upper()]))
+        )
+        lines = [line for text in parts for line in text.splitlines() if line.startswith("| ")]
+        cells = [html.unescape(line.split(" | ")[0]) for line in lines]
+        assert any(re.search(rf"(?<![\w-]){re.escape(str(word))}(?![\w-])", cell) for cell in cells), (command, action)
+
+
+def test_every_key_of_the_schema_of_a_matrix_file_is_documented(reference: ModuleType) -> None:
+    """The schema is written from the same rules by other code, and editors read it."""
+    page = reference.keys_page()
+    schema = json.loads((ROOT / "matrix.schema.json").read_text(encoding="utf-8"))
+    keys = {key for part in parts_of(schema) for key in part.get("properties", {})}
+    assert {*DEFAULTS, "backends", "cells", "tasks", "workload", "exclude"} <= keys
+    assert len(keys) > 100
+    assert {key for key in keys if f"`{key}`" not in page and f"\n## {key}\n" not in page} == set()
+    assert all(f"| `{key}` |" in page for key in DEFAULTS)
+
+
+def test_every_parameter_of_every_workload_is_documented(reference: ModuleType) -> None:
+    parameters = reference.keys_page().partition("\n## Parameters of the workloads\n")[2]
+    sections = dict(part.split("\n", 1) for part in parameters.split("\n### ")[1:])
+    workloads = catalog.load().workloads
+    assert set(sections) == {name for name, workload in workloads.items() if workload.params}
+    assert len(sections) > 15
+    for name, text in sections.items():
+        assert {key for key in workloads[name].params if f"\n| `{key}` |" not in text} == set(), name
+
+
+def parts_of(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a JSON document."""
+    if isinstance(value, dict):
+        yield value
+    for nested in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from parts_of(nested)
+
+
+def test_every_status_error_and_exit_code_is_documented(reference: ModuleType) -> None:
+    page = reference.statuses_page()
     assert set(STATUS_MEANINGS) == set(Status)
+    for status, text in STATUS_MEANINGS.items():
+        assert re.search(rf"^\| `{status}` \| \d+ \| {re.escape(reference.escaped(text))} \|$", page, re.MULTILINE)
+    for module in (runner_errors, uploader_errors):
+        errors = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+        assert len(errors) > 3
+        assert all(f"| `{error.__name__}` | {error.exit_code} |" in page for error in errors)
+    assert all(f"{row.code} {row.meaning}" in page for row in TABLE)
+
+
+def test_every_field_of_a_record_is_documented(reference: ModuleType) -> None:
+    page = reference.records_page()
+    parts = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
+    names = {leaf.path[-1] for leaf in leaves(Record)}
+    assert len(names) > 100
+    assert {name for name in names if f"| `{name}` |" not in page} == set()
+    assert all(f"| `{field.name}` |" in parts["Record"] for field in fields(Record))
+
+
+def test_every_name_of_the_python_api_is_documented(reference: ModuleType) -> None:
+    page = reference.python_page()
+    assert len(keras_matrix.__all__) > 5
+    assert {name for name in keras_matrix.__all__ if f"\n## {name}\n" not in page} == set()
+    members = [f"### Run.{name}" for name, value in vars(keras_matrix.Run).items() if reference.function_of(value)]
+    assert len(members) > 5
+    assert [name for name in members if not name.startswith("### Run._") and f"\n{name}\n" not in page] == []
 
 
 def example() -> argparse.ArgumentParser:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from typing import Any
 
 import pytest
 
 from tests.docker.containers import IMAGES, ROOT, SERVICES, docker, need
+from tests.scripts import script
 
 pytestmark = [pytest.mark.docker, pytest.mark.parametrize("service", SERVICES)]
 
@@ -77,7 +77,7 @@ def test_image_has_keras_hub_without_tensorflow_text(service: str) -> None:
 
 def test_an_images_python_is_the_documented_one(service: str) -> None:
     version = ".".join(output_of(service, "python3", "--version").removeprefix("Python ").split(".")[:2])
-    table = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    table = script("compatibility").page()
     [system] = [line.split(" | ")[1] for line in table.splitlines() if line.startswith(f"| {service} | Debian")]
     release = output_of(service, "cat", "/etc/debian_version").partition(".")[0]
     assert system == f"Debian {release}, Python {version}"
@@ -98,9 +98,8 @@ def test_image_has_neither_ray_nor_opencv_nor_pip(service: str) -> None:
 def test_documented_size_is_the_images(service: str) -> None:
     """In addition to the base, within 3 %: ci/images prints it."""
     image, base = inspected_sizes(service)
-    text = (ROOT / "docs" / "lab" / "containers.md").read_text(encoding="utf-8")
-    [documented] = re.findall(rf"^\| {service} \|.*\| ([\d,]+) MB \|$", text, re.MULTILINE)
-    assert (image - base) / 1e6 == pytest.approx(int(documented.replace(",", "")), rel=0.03)
+    _, documented = script("compatibility").SIZES_MB[service]
+    assert (image - base) / 1e6 == pytest.approx(documented, rel=0.03)
 
 
 def inspected_sizes(service: str) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import pytest
 from tests.docs.blocks import NOT_RUN, ROOT, pages, read
 from tests.docs.checks import of_page
 from tests.docs.sandbox import run_page, template
+from tests.scripts import script
 
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages()}
 BLOCKS = {page: [one for one in read(page, text)[0] if one.language != "inline"] for page, text in TEXTS.items()}
@@ -27,6 +28,14 @@ SHELL = {page: [one for one in blocks if one.is_shell] for page, blocks in BLOCK
 def test_blocks_of_a_page_are_valid_and_run_or_marked(page: str) -> None:
     problems = of_page(page, TEXTS[page])
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("name", script("pages").PAGES)
+def test_blocks_of_a_generated_page_are_valid_and_none_has_a_command_to_run(name: str) -> None:
+    text = script("pages").PAGES[name]()
+    problems = of_page(f"docs/{name}", text)
+    assert not problems, "\n".join(problems)
+    assert [one for one in read(name, text)[0] if one.language in RUN] == []
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def rewrite(root: Path, table: str, select: str) -> None:
         engine.execute(f"COPY new TO '{path}' (FORMAT parquet)")
 
 
-def test_reader_does_not_import_the_program() -> None:
+def test_reader_uses_only_the_documented_tables_of_the_program() -> None:
     folder = Path(comparing.__file__).parent
     modules = sorted(folder.glob("*.py"))
     names = set()
@@ -66,9 +66,9 @@ def test_reader_does_not_import_the_program() -> None:
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                names.add(node.module or "")
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
     assert len(modules) == 4
-    assert [name for name in names if name.partition(".")[0] == "keras_matrix"] == []
+    assert [name for name in names if name.startswith("keras_matrix")] == ["keras_matrix.uploader.bigquery.ddl.page"]
     assert [name for name in names if name.startswith("tests") and not name.startswith("tests.uploader.reader")] == []
 
 

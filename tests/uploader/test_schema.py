@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from keras_matrix.records.findings import Finding
@@ -24,9 +22,7 @@ from keras_matrix.uploader.schema import (
     metrics,
     unit_of,
 )
-from keras_matrix.uploader.sql import to_duckdb
-
-DOCS = Path(__file__).parent.parent.parent / "docs"
+from keras_matrix.uploader.sql import meaning_of_view, to_duckdb, views
 
 
 def test_every_field_of_a_record_is_a_column_a_metric_or_omitted_with_a_reason() -> None:
@@ -81,9 +77,15 @@ def test_the_ddl_partitions_by_day_and_clusters_by_workload_and_backend() -> Non
     assert "PARTITION BY day\nCLUSTER BY workload, backend\n" in made
 
 
-def test_the_page_of_the_tables_is_current() -> None:
-    """Generate it with: uploader schema --markdown > docs/schema.md"""
-    assert (DOCS / "schema.md").read_text(encoding="utf-8") == ddl.page()
+def test_page_of_the_tables_describes_every_column_and_view() -> None:
+    sections = dict(part.split("\n", 1) for part in ddl.page().split("\n## ")[1:])
+    assert set(sections) == {*BY_NAME, *(f"{name} (view)" for name in views())}
+    rows = [row.split(" | ") for row in ddl.page().splitlines() if row.startswith("| `")]
+    assert len(rows) == sum(len(table.columns) for table in TABLES) > 100
+    for table in TABLES:
+        for c in table.columns:
+            assert f"| `{c.name}` | {c.type} | {c.mode.lower()} | {c.meaning} |\n" in sections[table.name]
+    assert all(meaning_of_view(sql) in sections[f"{name} (view)"] for name, sql in views().items())
 
 
 def test_view_of_appended_rows_removes_duplicates_also_of_null_keys() -> None:

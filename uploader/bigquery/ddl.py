@@ -119,11 +119,11 @@ def deduplicating_view(dataset: str, table: Table) -> str:
 
 
 def page() -> str:
-    """Return docs/schema.md."""
+    """Return the page of the tables, in Markdown."""
     head_text = (
         "# The warehouse's tables\n\n"
-        f"Generated from `records/schema.py` by `uploader schema --markdown`; version {TABLES_VERSION}. BigQuery and\n"
-        "`results/warehouse` have the same tables. How rows are uploaded: [bigquery.md](bigquery.md).\n"
+        f"Generated from `records/schema.py`; version {TABLES_VERSION}, which `uploader schema --markdown` prints. "
+        "BigQuery and\n`results/warehouse` have the same tables. How rows are uploaded: [bigquery.md](bigquery.md).\n"
     )
     sections = [head_text, *(_table(table) for table in TABLES)]
     for name, sql in views().items():

@@ -1,4 +1,4 @@
-"""Print the tables of this version: as SQL that creates them, or as the page docs/schema.md."""
+"""Print the tables of this version: as SQL that creates them, or as a page in Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import argparse
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     parser.add_argument("--dataset", default="DATASET", metavar="PROJECT.DATASET", help="the dataset in the SQL")
-    parser.add_argument("--markdown", action="store_true", help="print docs/schema.md instead")
+    parser.add_argument("--markdown", action="store_true", help="print a page in Markdown instead")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,9 +18,10 @@ WORKFLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github" / "
 SCRIPTS = ("ci/action/environments", "ci/action/measure", "ci/action/verdict", "ci/action-runner")
 STARTS = True  # what YAML 1.1 reads for the key `on`
 COMMIT = re.compile(r"[\w./-]+@[0-9a-f]{40}")
-# The jobs that may write, and what: images to the registry, with a signed statement of their origin.
+# The jobs that may write, and what: images to the registry, with a signed statement of their origin; the site.
 WRITING = {
     ".github/workflows/images.yml": {"image": {"packages", "id-token", "attestations"}, "tag": {"packages"}},
+    ".github/workflows/pages.yml": {"publish": {"pages", "id-token"}},
     ".github/workflows/release.yml": {
         "index": {"id-token"},  # trusted publishing: no stored password
         "images": {"packages", "id-token", "attestations"},

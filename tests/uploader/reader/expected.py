@@ -1,6 +1,6 @@
-"""The expected rows of a results folder, derived from its JSON files and docs/schema.md.
+"""The expected rows of a results folder, derived from its JSON files and the page of the tables.
 
-Nothing of the program under test is used, so that a mistake in its idea of a row shows as a difference.
+Nothing else of the program under test is used, so that a mistake in its idea of a row shows as a difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The warehouse's tables as documented in docs/schema.md, and a normal form for values from any source."""
+"""The warehouse's tables as documented, and a normal form for values from any source.
+
+Of the program only the text of the page that documents its tables is used.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
+from functools import cache
 from typing import Any
 
-SCHEMA = Path(__file__).parents[3] / "docs" / "schema.md"
+from keras_matrix.uploader.bigquery.ddl import page
+
 NOT_COMPARED = "row_hash"  # the reader compares the values that the hash is made from
 
 Row = dict[str, Any]
@@ -43,9 +47,10 @@ class Table:
         return tuple(row[name] for name in self.key)
 
 
-def documented(page: Path = SCHEMA) -> tuple[Table, ...]:
-    """Return the tables of docs/schema.md, without views."""
-    sections = page.read_text(encoding="utf-8").split("\n## ")[1:]
+@cache
+def documented() -> tuple[Table, ...]:
+    """Return the tables of the page docs/schema.md, as it is built, without views."""
+    sections = page().split("\n## ")[1:]
     return tuple(_table(text) for text in sections if not text.partition("\n")[0].endswith("(view)"))
 
 
@@ -53,7 +58,7 @@ def _table(text: str) -> Table:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\w+) \|", text, flags=re.MULTILINE)
     columns = tuple(Column(name, kind, mode == "repeated") for name, kind, mode in rows if name != NOT_COMPARED)
     key = re.search(r"one row for each (.*)\.$", text, flags=re.MULTILINE)
-    assert key is not None, f"docs/schema.md: no key in the section {text.partition(chr(10))[0]}"
+    assert key is not None, f"schema.md: no key in the section {text.partition(chr(10))[0]}"
     return Table(text.partition("\n")[0], columns, tuple(re.findall(r"`(\w+)`", key[1])))
 
 

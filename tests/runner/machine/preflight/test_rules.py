@@ -66,7 +66,7 @@ def test_driver_below_the_minimum_of_cuda_is_a_device_mismatch(
     assert (name, status) == ("driver_too_old", Status.DEVICE_MISMATCH)
     assert message == (
         f"{build} needs NVIDIA driver {build.minimum_driver} or newer for its CUDA {build.cuda_major}, got {driver}; "
-        "update the driver, or choose an image from docs/compatibility.md"
+        "update the driver, or choose another image (docs/gpu.md)"
     )
 
 
