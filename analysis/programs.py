@@ -5,8 +5,8 @@ once for each backend: own modules at their import, functions and classes where 
 or that some line names. A branch that asks for the backend is taken as that backend takes it.
 
 Limits: values are not computed, so that a name has every value that it is ever given, and a branch that asks for
-something else is taken both ways. A restriction is a use that fails on a backend (`backend_uses`); what is in no table
-there restricts nothing.
+something else is taken both ways. A restriction is a use that fails on a backend (`program_names.allowed`); what is in
+no table there restricts nothing.
 """
 
 from __future__ import annotations
@@ -16,26 +16,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from keras_matrix.analysis.backend_uses import (
+from keras_matrix.analysis.program_names import (
     ALL,
     GRADIENTS,
     JAX,
+    MOST_DEPTH,
     TENSORFLOW,
     TORCH,
-    Role,
-    allowed,
-    is_keras,
-    keras_name,
-)
-from keras_matrix.analysis.program_names import (
-    MOST_DEPTH,
     Definition,
     Given,
     OwnModule,
     ProgramNames,
     Project,
+    Role,
     SourceLine,
+    allowed,
     asks_main,
+    is_keras,
+    keras_name,
     required_option,
     required_words,
     short,
@@ -185,10 +183,11 @@ class ProgramReading(ProgramNames):
     # Statements, as they run.
 
     def _module(self, path: str) -> None:
-        tree = self.project.tree(path)
-        if path in self.names or tree is None:
+        if path in self.names:
             return
         self.names[path] = {}
+        if (tree := self.project.tree(path)) is None:
+            return
         before = self.path, self._role, self._is_chosen, self._class
         self.path, self._role, self._is_chosen, self._class = path, Role.PLAIN, False, None
         self._block(tree.body)

@@ -44,7 +44,7 @@ cells:
 NAMING_BACKENDS = {
     "records.backends": "the table",
     "records.traces.conversion": "the format of a profile's file",
-    "analysis.backend_uses": "which names of their libraries a program can use on which backend",
+    "analysis.program_names": "which names of their libraries a program can use on which backend",
     "analysis.flops": "why the tool of a backend counts other operations",
     "analysis.parity": "known causes of deviations",
     "runner.cell.parity": "their detection and correction",

@@ -5,13 +5,15 @@ those of the user's modules. The folder is a copy of its project in the cell's s
 and plots disturbs neither the project nor other cells: see `runner.cell.project`.
 
 Keras's methods are replaced while calls are observed. What happens at a call is decided by a subclass of
-`ObservedProgram`: `runner.cell.scout` lists the calls, `runner.cell.script` measures one of them.
+`ObservedProgram`: `Scout` lists the calls, in a process of its own in which each is cut short; `runner.cell.script`
+measures one of them.
 """
 
 from __future__ import annotations
 
 import functools
 import io
+import math
 import multiprocessing
 import multiprocessing.process
 import os
@@ -21,16 +23,17 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 
-from keras_matrix.records import own_loop
+from keras_matrix.records import files, own_loop
+from keras_matrix.records.codec import dumps
 from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.settings import FIT
 from keras_matrix.runner.cell import backends, measure
@@ -38,7 +41,7 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.called_fit import Enough, FitCall, Pass, cutting, surrounded
 from keras_matrix.runner.cell.checks.devices import refuse_devices
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.job import Job, Scouted, ScoutedCall, in_a_line, leave
 from keras_matrix.runner.cell.measured_epochs import leave_copies
 from keras_matrix.runner.cell.project import Originals
 
@@ -50,6 +53,12 @@ TERMINAL = "xterm-256color"
 STANDARD = (f"{Path(subprocess.__file__).parent}/subprocess", f"{Path(multiprocessing.__file__).parent}/")
 # A call that is cut short takes a step at least, and goes on until it has so many steps and seconds, or the most.
 ENOUGH_STEPS, ENOUGH_S, MOST_S = 10, 0.5, 5.0
+# Of a scouting process.
+CALLS_IN_FULL = 2  # of a call site: later ones take a step only
+LOOP_PASSES = 3
+FAILED_CALLS = 3  # of a program that catches the errors of its calls
+MOST_FILES = 2000  # of those that are no programs
+WRITTEN_EVERY_S = 0.5
 
 
 class ProgramEnds(BaseException):
@@ -279,13 +288,18 @@ class ShortPasses:
         def is_enough(steps: int) -> bool:
             now_s = monotonic()
             first_s = one_pass.first[1] if one_pass.first else now_s
-            is_long = (steps >= ENOUGH_STEPS and now_s - first_s >= ENOUGH_S) or now_s - begun_s >= MOST_S
-            is_over = self._is_brief or (is_long and one_pass.first is not None)
+            has_enough = one_pass.first is not None and is_long(steps, now_s - first_s, now_s - begun_s)
+            is_over = self._is_brief or has_enough
             if is_over or steps == one_pass.whole_steps:
                 self._adapter.idle()  # so that the time of a step is not that of its dispatch
             return is_over
 
         return is_enough
+
+
+def is_long(steps: int, stepping_s: float, taken_s: float) -> bool:
+    """Return whether a call or loop has gone on for long enough; `stepping_s` excludes what comes before its steps."""
+    return (steps >= ENOUGH_STEPS and stepping_s >= ENOUGH_S) or taken_s >= MOST_S
 
 
 def run_short(made: MadeCall, adapter: BackendAdapter, *, is_brief: bool = False) -> ShortRun:
@@ -325,3 +339,156 @@ def _lengthen(history: Any, epochs: range) -> None:
     history.epoch[:] = list(epochs)
     for values in history.history.values():
         values.extend(values[-1:] * (len(epochs) - len(values)))
+
+
+class Scout(ObservedProgram):
+    """One run of a program, in which each call is cut short and noted.
+
+    A call of `fit` runs some steps of one epoch and of its validation, and returns a history of as many epochs as the
+    program asked for; one of `evaluate` runs some steps. So the program goes on to its next call. Calls of `predict`
+    run as written, since programs use their output. What was seen is written before and after each call, so that it is
+    there when the time limit ends the process.
+
+    A loop of the program's own is left in each pass after some steps; with its third pass, or once a
+    `keras_matrix.step()` has been taken for long enough, the process ends: such a loop may have no end.
+    """
+
+    def __init__(self, job: Job, adapter: BackendAdapter) -> None:
+        super().__init__(job)
+        self._job, self._adapter = job, adapter
+        self._seen: dict[Call, ScoutedCall] = {}
+        self._files: dict[str, None] = {}
+        self._written_s = -math.inf
+        self._failed = 0
+
+    def list_calls(self) -> NoReturn:
+        """Run the program, write what it does, and end the process. Raises the error of a program without a call."""
+        sys.addaudithook(self._note_file)
+        problem = None
+        try:
+            self.run()
+        except Exception as error:
+            problem = in_a_line(error)
+            if not self._seen:
+                self._write(problem=problem)
+                raise
+        self._leave(problem)
+
+    def called(self, made: MadeCall) -> Any:
+        """Run a call cut short, and note what it showed."""
+        call = made.call
+        before = self._begin(call)
+        try:
+            short = run_short(made, self._adapter, is_brief=before.calls >= CALLS_IN_FULL)
+        except Exception as error:
+            self._failed += 1
+            if self._failed >= FAILED_CALLS:
+                self._leave(in_a_line(error))
+            raise
+        self._seen[call] = _noted(before, short)
+        self._write()
+        return short.result
+
+    def steps(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Return some batches of a pass of a loop."""
+        begin = functools.partial(self._pass, self.reached(STEPS), batches)
+        return begin() if isinstance(batches, Iterator) else own_loop.Passes(batches, begin)
+
+    def _pass(self, call: Call, batches: Iterable[Any]) -> Iterator[Any]:
+        before = self._begin(call)
+        whole_steps, begun_s, steps = len(batches) if isinstance(batches, Sized) else None, monotonic(), 0
+        try:
+            for batch in batches:
+                yield batch
+                steps += 1
+                taken_s = monotonic() - begun_s
+                if steps > 1 and is_long(steps, taken_s, taken_s):
+                    break
+        finally:  # also if the program breaks its loop
+            self._seen[call] = replace(
+                _with_epochs(before, 1, whole_steps, steps), step_time_s=(monotonic() - begun_s) / max(1, steps)
+            )
+            if self._seen[call].calls >= LOOP_PASSES:
+                self._leave()
+            self._write()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Return the context of one step of a loop; end the process once there were enough of them."""
+        call = self.reached(STEP)
+        before = self._begin(call)
+        begun_s = monotonic()
+        yield
+        steps, step_time_s = before.steps + 1, monotonic() - begun_s
+        time_s = (before.step_time_s or 0.0) * before.steps + step_time_s
+        self._seen[call] = replace(
+            before, calls=before.calls + 1, steps=steps, is_exact=False, step_time_s=time_s / steps
+        )
+        if is_long(steps, time_s, time_s):
+            self._leave()
+        self._write()
+
+    def _begin(self, call: Call) -> ScoutedCall:
+        """Return what is known of a call site, and note that the process is in it."""
+        is_new = call not in self._seen
+        before = self._seen.get(call) or ScoutedCall(call.kind, call.place, call.number, call.nth)
+        self._seen[call] = replace(before, is_running=True)
+        self._write(at_once=is_new)
+        return before
+
+    def _leave(self, problem: str | None = None) -> NoReturn:
+        self._write(at_once=True, has_ended=True, problem=problem)
+        leave(0)
+
+    def _write(self, *, at_once: bool = False, has_ended: bool = False, problem: str | None = None) -> None:
+        """Write what was seen, unless that was done right before."""
+        if os.getpid() != self._pid or (not (at_once or has_ended or problem) and not self._is_due()):
+            return
+        self._written_s = monotonic()
+        seen = Scouted(self._job.nonce, list(self._seen.values()), list(self._files), has_ended, problem)
+        files.replace(self._job.scouted_path, dumps(seen))
+
+    def _is_due(self) -> bool:
+        return monotonic() - self._written_s >= WRITTEN_EVERY_S
+
+    def _note_file(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Note a file of the project that is opened; a program always, of others the first ones."""
+        if event != "open" or not isinstance(arguments[0], str | os.PathLike):
+            return
+        path = os.path.abspath(os.fsdecode(arguments[0]))  # noqa: PTH100 - links stay
+        if path.startswith(f"{self.root}/") and (path.endswith(".py") or len(self._files) < MOST_FILES):
+            self._files[str(Path(path).relative_to(self.root))] = None
+
+
+def _with_epochs(before: ScoutedCall, epochs: int, epoch_steps: int | None, steps_seen: int) -> ScoutedCall:
+    """Return a call site with one more call, of so many epochs."""
+    return replace(
+        before,
+        calls=before.calls + 1,
+        epochs=before.epochs + epochs,
+        steps=before.steps + epochs * (steps_seen if epoch_steps is None else epoch_steps),
+        is_exact=before.is_exact and epoch_steps is not None,
+        epoch_steps=epoch_steps,
+    )
+
+
+def _noted(before: ScoutedCall, short: ShortRun) -> ScoutedCall:
+    """Return a call site with what one more call of it has shown."""
+    training, validation = short.training, short.validation
+    if training is None:  # one step, such as `predict_on_batch`
+        return _with_epochs(before, short.epochs, 1, 1)
+    epoch_steps = training.whole_steps if training.is_cut or training.whole_steps else training.steps
+    end_time_s = None
+    if validation is not None and validation.step_time_s is not None:
+        end_time_s = (validation.whole_steps or validation.steps) * validation.step_time_s
+    return replace(
+        _with_epochs(before, short.epochs, epoch_steps, training.steps),
+        step_time_s=training.step_time_s or before.step_time_s,
+        end_time_s=end_time_s or before.end_time_s,
+    )
+
+
+def scout_script(job: Job) -> NoReturn:
+    """Run the job's program short, write its calls, and end the process. Raises the program's error if it has none."""
+    adapter, _ = prepared(job)
+    Scout(job, adapter).list_calls()

@@ -118,7 +118,7 @@ def _work(job: Job, import_time_s: float, start: str) -> None:
         write_result(job, measure_fc(job, import_time_s, start))
         return
     if job.scouts:
-        from keras_matrix.runner.cell.scout import scout_script
+        from keras_matrix.runner.cell.calls import scout_script
 
         scout_script(job)
         return
