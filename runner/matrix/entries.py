@@ -170,6 +170,8 @@ class EntryReader(ValueReader):
             return []
         own_keys = self.given(path, value, workload, extra=("workload", "include", "exclude"))
         if isinstance(value["workload"], dict):
+            for problem in filter(None, map(grammar.call_problem, own_keys.params.get("call", ()))):
+                self.refuse((*path, "params", "call"), problem)
             own_keys = _of_program(own_keys, self.program(path, value["workload"]))
         entry = self.filled(path, own_keys, workload)
         self.check_trace(path, own_keys, entry)
@@ -222,8 +224,8 @@ class EntryReader(ValueReader):
         if "call" in value:
             call = value["call"]
             params["call"] = (str(call),)
-            if isinstance(call, bool) or not isinstance(call, str | int):
-                self.refuse((*path, "workload", "call"), f"must be the number or kind of a call, got {say(call)}")
+            if problem := grammar.call_problem(call):
+                self.refuse((*path, "workload", "call"), problem)
         for key, rule in grammar.PROGRAM_KEYS.items():
             checked = self.scalar((*path, "workload", key), rule, value[key]) if key in value else None
             if checked not in (None, grammar.AS_WRITTEN):

@@ -16,6 +16,7 @@ from pathlib import Path
 from keras_matrix.records import settings
 from keras_matrix.records.host import device_lists
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.text import near
 from keras_matrix.runner.matrix.scalars import say
 
 Axes = dict[str, tuple[Scalar, ...]]
@@ -32,6 +33,10 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 USER_WORKLOAD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # The path of a program in its project; the JSON Schema uses the same pattern.
 SCRIPT_PATH = re.compile(r"(?!/)(?!.*(^|/)\.\.(/|$))[A-Za-z0-9_./ -]{1,190}\.py", re.ASCII)
+# A call of a program by its number, its kind, or both; the JSON Schema uses the same pattern.
+CALL = re.compile(
+    rf"[1-9][0-9]{{0,8}}|({'|'.join(settings.OF_CALLS)})(:[1-9][0-9]{{0,8}}| .{{1,190}}:[0-9]{{1,9}})?", re.ASCII
+)
 SCRIPT_KEYS = ("script", "args", "call", "before", "most_steps")
 _NOUNS = {"int": "a whole number", "float": "a number", "str": "text", "any": "true, false, a number or text"}
 _NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"
@@ -296,6 +301,17 @@ PROGRAM_KEYS: dict[str, ValueRule] = {
         meaning="steps after which an epoch of fit is cut; by default as many as the time limit allows",
     ),
 }
+
+
+def call_problem(call: object) -> str | None:
+    """Return why a value names no call of a program, or None. Which calls it makes is known only once it has run."""
+    if not isinstance(call, bool) and isinstance(call, str | int) and CALL.fullmatch(str(call)):
+        return None
+    kinds = ", ".join(settings.OF_CALLS)
+    near_text = near(settings.call_kind(call), settings.OF_CALLS) if isinstance(call, str) else ""
+    return (
+        f"must be the number of a call from 1 on, its kind ({kinds}) or both, as in fit:2, got {say(call)}{near_text}"
+    )
 
 
 def workload_name_problem(name: str) -> str | None:

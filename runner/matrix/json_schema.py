@@ -115,7 +115,13 @@ def _entry(catalog: Catalog) -> Schema:
         {
             "script": {"type": "string", "pattern": f"^{grammar.SCRIPT_PATH.pattern}$", "description": "its path"},
             "args": {"type": "array", "items": word, "description": "the words of its arguments"},
-            "call": {"type": ["string", "integer"], "description": "the number or kind of the measured call"},
+            "call": {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1, "maximum": 999_999_999},
+                    {"type": "string", "pattern": f"^({grammar.CALL.pattern})$"},
+                ],
+                "description": "the number or kind of the measured call",
+            },
             **{key: rule.json_schema() for key, rule in grammar.PROGRAM_KEYS.items()},
         }
     )

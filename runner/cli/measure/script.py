@@ -16,7 +16,8 @@ from keras_matrix.records.settings import ALL_STEPS
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, installed_for, run_request
 from keras_matrix.runner.cli.render.format import document
-from keras_matrix.runner.matrix.grammar import PROGRAM_KEYS
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.grammar import PROGRAM_KEYS, call_problem
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.measure.request import RunRequest, check_backends, check_range, one_program
 from keras_matrix.runner.progress.lines import TerminalDisplay
@@ -53,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure the program on each backend and print the table."""
     check_backends(args.backend)
     check_range("--repeats", args.repeats, 1, MOST_REPEATS)
+    if args.call is not None and (problem := call_problem(args.call)):
+        raise UsageError(f"--call: {problem}")
     backends = args.backend or installed_for(dict(args.python)) or BACKENDS
     values = {"args": args.words, "call": args.call, "before": args.before, "most_steps": args.most_steps}
     program = {key: value for key, value in values.items() if value not in ([], None, BEFORE[0])}
