@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 OF_ONE_WORKLOAD = Path("runner --workload")  # the name of a matrix that is made from flags
 OF_ONE_PROGRAM = "runner script"
-CFG = ".cfg"  # of the deeplearning-benchmark driver
 PROJECT_FILES = (".git", "pyproject.toml", "setup.py", "requirements.txt")  # one of them is in a project's folder
 
 
@@ -47,7 +46,8 @@ class CellChoice:
     """The matrix file, what is changed in it, and the service that limits the cells.
 
     With `text` that is the matrix, and `matrix` is only the name for it in messages. `optional` is a matrix that nobody
-    has named: without the file, cells are looked for in stored runs alone.
+    has named: without the file, cells are looked for in stored runs alone. The matrix is read once, when its cells are
+    first loaded; `parsed` then has it.
     """
 
     matrix: Path
@@ -55,6 +55,7 @@ class CellChoice:
     service: Service | None = None
     text: str | None = None
     optional: bool = False
+    parsed: list[Matrix] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def has_matrix(self) -> bool:
@@ -83,15 +84,20 @@ class CellChoice:
                 raise UsageError(f"the workload {problem}")
 
     def _read(self) -> Matrix:
-        text = self.text
-        return load(self.matrix) if text is None else parse(self.matrix, text.encode(errors="backslashreplace"))
+        if not self.parsed:
+            text = self.text
+            matrix = load(self.matrix) if text is None else parse(self.matrix, text.encode(errors="backslashreplace"))
+            self.parsed.append(matrix)
+        return self.parsed[0]
 
     def environments(self) -> dict[str, Path]:
-        """Return the Python environments that the matrix names for its cells, by backend, "" for the others."""
-        if self.text is None and (not self.matrix.is_file() or self.matrix.suffix == CFG):
-            return {}  # the cells come from flags, or from a file that has no such key
+        """Return the Python environments that the matrix names for its cells, by backend, "" for the others.
+
+        {} if no cells of a matrix have been loaded: cells that flags or a stored run describe have none.
+        """
         folder = self.matrix.resolve().parent
-        return {name: folder / Path(path).expanduser() for name, path in self._read().environments.items()}
+        names = self.parsed[0].environments if self.parsed else {}
+        return {name: folder / Path(path).expanduser() for name, path in names.items()}
 
     def about(self, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
         """Return the values of the matrix for `run.json`, with the cells that a service leaves out."""

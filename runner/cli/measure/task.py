@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if service is not None and not command_backends(matrix.entries[0]):
         # A task is chosen by its name, so it need not name the backend of the service that runs it.
         service = replace(service, backends=())
-    request = run_request(args, CellChoice(path, Overrides(repeats=args.repeats), service))
+    request = run_request(args, CellChoice(path, Overrides(repeats=args.repeats), service, parsed=[matrix]))
     # In a service only the results folder is writable, and the engine has created it.
     output: Path = args.result or (request.results if service else Path()) / result_file.NAME
     if args.result is not None or not service:

@@ -14,20 +14,40 @@ from keras_matrix.runner.measure.request import CellChoice
 CELLS = "version: 1\nbackends: [jax, torch]\ncells:\n  - workload: mnist_mlp\n"
 
 
+def environments_of(matrix: Path) -> dict[str, Path]:
+    choice = CellChoice(matrix, Overrides())
+    choice.load()
+    return choice.environments()
+
+
 def test_paths_are_relative_to_the_matrix(tmp_path: Path) -> None:
     matrix = tmp_path / "project" / "matrix.yaml"
     matrix.parent.mkdir()
     matrix.write_text(f"{CELLS}python: .venv\n")
-    assert CellChoice(matrix, Overrides()).environments() == {"": tmp_path / "project" / ".venv"}
+    assert environments_of(matrix) == {"": tmp_path / "project" / ".venv"}
     matrix.write_text(f"{CELLS}python: {{jax: /envs/jax, torch: ../torch}}\n")
-    assert CellChoice(matrix, Overrides()).environments() == {
+    assert environments_of(matrix) == {
         "jax": Path("/envs/jax"),
         "torch": tmp_path / "project" / ".." / "torch",
     }
 
 
-def test_a_matrix_that_is_not_there_names_none(tmp_path: Path) -> None:
+def test_a_matrix_is_read_once(tmp_path: Path) -> None:
+    """So that cells and their environments are those of one text, also if the file changes meanwhile."""
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text(f"{CELLS}python: .venv\n")
+    choice = CellChoice(matrix, Overrides())
+    _, cells = choice.load()
+    matrix.write_text("cells: [")
+    assert choice.environments() == {"": tmp_path / ".venv"}
+    assert choice.load()[1] == cells
+
+
+def test_a_file_from_which_no_cell_is_loaded_names_none(tmp_path: Path) -> None:
+    """Such as a .cfg of the driver, or a file that has the name under which the cells of flags are stored."""
     assert CellChoice(tmp_path / "matrix.yaml", Overrides(), optional=True).environments() == {}
+    (tmp_path / "fc").write_text("[section]\n")
+    assert CellChoice(tmp_path / "fc", Overrides()).environments() == {}
 
 
 @pytest.mark.parametrize(
