@@ -1,13 +1,15 @@
 """Finds the Keras programs of somebody's project, and writes a first matrix that measures them. Runs none of it.
 
 The project's sources are read as texts (`analysis.programs`); nothing of it is imported. Nothing is overwritten. Left
-out are hidden files, environments of Python, and what a cell's copy of the project leaves out.
+out are hidden files, environments of Python, and what a cell's copy of the project leaves out. An environment directly
+in the project's folder becomes the cells', if they can run there; it is not started for that.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +23,7 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.text import plural, printable
 from keras_matrix.runner.errors import StoreError, UsageError
+from keras_matrix.runner.executors.process.interpreter import StoredEnvironment, read_environment
 from keras_matrix.runner.matrix.grammar import MATRIX, script_problem
 from keras_matrix.runner.measure.request import project_of
 
@@ -29,13 +32,15 @@ MOST_SOURCES = 5_000
 LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
 OF_OTHERS = ("pyvenv.cfg", "run.json")  # they are in an environment of Python, and in the folder of a run
 TRAINS = (FIT, STEPS, STEP)
+USUAL_NAMES = (".venv", "venv", "env")  # of a project's environment, the likeliest first
+PLAIN_NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 HEAD = """\
 # The Keras programs of this folder, as they are: docs/howto/measure-your-program.md says what is measured of each.
 #
 #   runner plan --matrix {matrix}     lists the cells, without measuring
 #   runner --matrix {matrix}          measures them, prints the verdicts and writes results/latest/report.html
 version: 1
-
+{environment}
 # Five processes are the fewest that give each comparison an interval. A process trains two epochs and discards the
 # first. It is ended after timeout_s, which must be more than the program needs until its second epoch has ended.
 defaults:
@@ -50,8 +55,19 @@ cells:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """The backends on which cells can run, and where these are installed."""
+
+    backends: tuple[str, ...]
+    place: str = "here"
+
+
+@dataclass(frozen=True, slots=True)
 class Adopted:
-    """The programs of a project; `why_not` has the reason for each that the matrix does not measure."""
+    """The programs of a project, and its own environment, if it has one.
+
+    `why_not` has the reason for each program that the matrix does not measure.
+    """
 
     folder: Path
     programs: tuple[KerasProgram, ...]
@@ -59,6 +75,7 @@ class Adopted:
     unread: dict[str, str]
     sources: int
     backends: tuple[str, ...]
+    environment: StoredEnvironment | None = None
     matrix_text: str | None = None
 
     @property
@@ -70,7 +87,8 @@ class Adopted:
 def read_project(path: Path, arguments: Sequence[str], installed: Sequence[str]) -> Adopted:
     """Return the programs of a folder, or the one program at a path with its arguments.
 
-    The matrix is for the `installed` backends, without any for all. Raises `UsageError` without a program of Keras.
+    The matrix is for the backends of the project's environment, else for those `installed` here, without any for all.
+    Raises `UsageError` without a program of Keras.
     """
     if path.is_file():
         file = path.resolve()
@@ -93,10 +111,15 @@ def read_project(path: Path, arguments: Sequence[str], installed: Sequence[str])
             f"adopt: {path}: no program of Keras found in {plural(len(names), 'file')}: none, followed from its first "
             f"line, reaches a call of fit, evaluate or predict, or a training step of its own{reason}"
         )
-    offered = tuple(installed or BACKENDS)
+    environment = _environment(folder)
+    is_used = environment is not None and not environment.problem
+    offered = Offered(tuple(installed or BACKENDS))
+    if environment is not None and is_used:
+        offered = Offered(environment.backends or BACKENDS, f"in {environment.name}")
     reasons = ((program.path, _why_not(program, arguments, offered, path)) for program in programs)
     why_not = {name: reason for name, reason in reasons if reason}
-    adopted = Adopted(folder, programs, why_not, unread, len(sources), _backends(programs, why_not, offered))
+    backends = _backends(programs, why_not, offered)
+    adopted = Adopted(folder, programs, why_not, unread, len(sources), backends, environment)
     text = _matrix_text(adopted, arguments) if len(why_not) < len(programs) else None
     return replace(adopted, matrix_text=text)
 
@@ -111,6 +134,16 @@ def write(adopted: Adopted) -> None:
         files.publish(path, adopted.matrix_text)
     except OSError as error:
         raise StoreError(f"adopt: {path}: {error.strerror or error}") from error
+
+
+def _environment(folder: Path) -> StoredEnvironment | None:
+    """Return the environment of Python in a project's folder, at best one that its cells can run in."""
+    names = list(USUAL_NAMES)
+    with suppress(OSError), os.scandir(folder) as entries:
+        names += sorted(entry.name for entry in entries if entry.name not in USUAL_NAMES and entry.is_dir())
+    readings = [read_environment(folder / name) for name in names if PLAIN_NAME.fullmatch(name)]
+    environments = [reading for reading in readings if reading is not None]
+    return next((reading for reading in environments if not reading.problem), next(iter(environments), None))
 
 
 def _sources(folder: Path) -> tuple[dict[str, bytes], dict[str, str]]:
@@ -144,14 +177,14 @@ def _python_files(folder: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
-def _why_not(program: KerasProgram, arguments: Sequence[str], offered: Sequence[str], path: Path) -> str:
+def _why_not(program: KerasProgram, arguments: Sequence[str], offered: Offered, path: Path) -> str:
     """Return why a program is not measured as it is, and what to do; empty if it is."""
     if problem := script_problem(program.path):
         return f"its path {problem}; rename it"
     if not program.backends:
         return "no backend of Keras 3 runs it; see what restricts it"
-    if not set(program.backends) & set(offered):
-        return f"needs {' or '.join(program.backends)}, not installed here"
+    if not set(program.backends) & set(offered.backends):
+        return f"needs {' or '.join(program.backends)}, not installed {offered.place}"
     if program.as_module:
         return f"runs only as a module, by its relative import in {program.as_module}; import by the full name"
     if program.required and not arguments:
@@ -166,10 +199,10 @@ def _why_not(program: KerasProgram, arguments: Sequence[str], offered: Sequence[
     return ""
 
 
-def _backends(programs: Sequence[KerasProgram], why_not: dict[str, str], offered: Sequence[str]) -> tuple[str, ...]:
+def _backends(programs: Sequence[KerasProgram], why_not: dict[str, str], offered: Offered) -> tuple[str, ...]:
     """Return the backends on which at least one measured program runs."""
     used = {name for program in programs if program.path not in why_not for name in program.backends}
-    return tuple(name for name in BACKENDS if name in used and name in offered)
+    return tuple(name for name in BACKENDS if name in used and name in offered.backends)
 
 
 def _matrix_text(adopted: Adopted, arguments: Sequence[str]) -> str:
@@ -191,4 +224,18 @@ def _matrix_text(adopted: Adopted, arguments: Sequence[str]) -> str:
             found = next(found for found in program.restrictions if set(found.backends) & set(adopted.backends))
             reason_text = printable(f"{found.use}, {found.place}", " ")
             lines += [f"    backends: [{', '.join(backends)}]  # {reason_text}"]
-    return HEAD.format(matrix=MATRIX, backends=", ".join(adopted.backends)) + "\n".join(lines) + "\n"
+    head = HEAD.format(
+        matrix=MATRIX, backends=", ".join(adopted.backends), environment=_environment_text(adopted.environment)
+    )
+    return head + "\n".join(lines) + "\n"
+
+
+def _environment_text(environment: StoredEnvironment | None) -> str:
+    """Return the lines of the matrix about the project's environment."""
+    if environment is None:
+        return ""
+    if environment.problem:
+        return (
+            f"# {environment.name} {printable(environment.problem, ' ')}: the cells use the runner's own environment.\n"
+        )
+    return f"python: {json.dumps(environment.name)}  # the project's own environment, in which the cells run\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.runner.service.adopt import read_project
 from tests.programs.corpus import FOLDER, corpus
 
 WAYS = {
@@ -13,6 +14,7 @@ WAYS = {
     "subclassed", "tf.data", "train_step",
 }  # fmt: skip
 LEAST_PROGRAMS, LEAST_INDEPENDENT = 30, 10
+LEAST_RIGHT = 0.9  # of what `runner adopt` says about the backends of a program
 
 
 def test_corpus_has_every_way_to_train_on_every_backend_on_which_it_exists() -> None:
@@ -50,3 +52,16 @@ def test_programs_know_nothing_of_this_project_but_the_lines_of_a_loop() -> None
             else:
                 assert "keras_matrix" not in text, path
     assert read > LEAST_PROGRAMS
+
+
+def test_adopt_is_right_about_the_backends_and_the_call_of_nine_in_ten_programs() -> None:
+    """Mutation: `allowed` of program_names.py excludes PyTorch where a program has `tensorflow.data`."""
+    programs, wrong = corpus(), dict[str, object]()
+    for program in programs:
+        read = {found.path: found for found in read_project(program.folder, (), BACKENDS).programs}
+        adopted = read.get(program.program)
+        seen = (adopted.backends, f"{adopted.call.kind} {adopted.call.place}") if adopted else None
+        places = {f"{call.kind} {call.place}" for call in adopted.calls} if adopted else {}
+        if adopted is None or set(adopted.backends) != set(program.backends) or program.call not in places:
+            wrong[program.name] = seen
+    assert len(programs) - len(wrong) >= LEAST_RIGHT * len(programs), wrong

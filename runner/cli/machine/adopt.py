@@ -59,6 +59,12 @@ def _lines(adopted: Adopted) -> list[str]:
         lines.append(printable(line))
         lines += [printable(f"  {text}", " ") for text in _details(program, adopted)]
     lines += [printable(f"not read: {path}: {reason}", " ") for path, reason in sorted(adopted.unread.items())]
+    if (environment := adopted.environment) is not None:
+        use_text = (
+            printable(environment.problem, " ")
+            or f"is the cells' ({', '.join(environment.backends) or 'backends unknown'})"
+        )
+        lines.append(f"environment: {environment.name} {use_text}")
     return [*lines, ""]
 
 
@@ -90,4 +96,5 @@ def _fields(adopted: Adopted) -> dict[str, object]:
         }
         for program in adopted.programs
     ]
-    return {"folder": str(adopted.folder), "programs": programs, "unread": adopted.unread}
+    environment = to_json(adopted.environment)
+    return {"folder": str(adopted.folder), "programs": programs, "environment": environment, "unread": adopted.unread}

@@ -27,12 +27,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 import keras_matrix
+from keras_matrix.records import files
 from keras_matrix.records.backends import BACKENDS, DISTRIBUTIONS, TABLE
+from keras_matrix.records.codec import CodecError
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.errors import UsageError
 
 ANSWER_LIMIT_S = 60.0
 OLDEST_PYTHON, OLDEST_KERAS = (3, 11), "3.5"
+CONFIGURATION_LIMIT_BYTES = 64 << 10
 
 
 def imported_keras() -> str | None:
@@ -148,6 +151,45 @@ def of_environment(folder: Path, flag: str) -> Interpreter:
             f"{flag}: must have Python {oldest_text} or newer, got {'.'.join(map(str, version))} at {path}"
         )
     return Interpreter(path, foreign=Path(path) != Path(sys.executable))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEnvironment:
+    """A virtual environment as its files say: its backends, () if they are not known, and why no cell can run there.
+
+    Nothing of it is started, so that a project of somebody else's is only read.
+    """
+
+    name: str
+    backends: tuple[str, ...]
+    problem: str = ""
+
+
+def read_environment(folder: Path) -> StoredEnvironment | None:
+    """Return what is installed in a virtual environment's folder; None if it is none, or cannot be read."""
+    try:
+        configuration = files.read_plain(folder / "pyvenv.cfg", CONFIGURATION_LIMIT_BYTES).decode(errors="replace")
+    except (CodecError, OSError):
+        return None
+    packages = next(iter(sorted(folder.glob("lib/python3.*/site-packages"))), None)
+    if packages is None or not (folder / "bin" / "python").exists():
+        return None
+    backends = tuple(name for name in BACKENDS if (packages / name).is_dir())
+    if re.search(r"^include-system-site-packages *= *true", configuration, re.IGNORECASE | re.MULTILINE):
+        return StoredEnvironment(folder.name, ())
+    version = packages.parent.name.removeprefix("python")
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    keras = [path.name.removesuffix(".dist-info").split("-")[1] for path in packages.glob("keras-[0-9]*.dist-info")]
+    problem = ""
+    if _version(version) < Version(oldest):
+        problem = f"has Python {version}; cells need {oldest} or newer"
+    elif not (packages / "keras").is_dir():
+        problem = "has no Keras"
+    elif keras and _version(keras[0]) < Version(OLDEST_KERAS):
+        problem = f"has Keras {keras[0]}; cells need {OLDEST_KERAS} or newer"
+    elif not backends:
+        problem = f"has none of {', '.join(BACKENDS)}"
+    return StoredEnvironment(folder.name, backends, problem)
 
 
 def _version(text: str) -> Version:

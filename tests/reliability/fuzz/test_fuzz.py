@@ -10,7 +10,8 @@ from tests.reliability.fuzz import engine
 from tests.reliability.fuzz.target import corpus, load, names
 
 SEED = 27
-INPUTS = {"commands": 5, "http": 100, "logs": 100, "traces_torch": 100, "traces_xplane": 60, "traces_neutral": 150}
+INPUTS = {"commands": 5, "http": 100, "logs": 100, "programs": 80, "traces_torch": 100}
+INPUTS |= {"traces_xplane": 60, "traces_neutral": 150}
 USUAL_INPUTS = 250
 STORED = [
     pytest.param(
@@ -24,7 +25,7 @@ STORED = [
         "results", marks=pytest.mark.fault("F3", mutation="_work_problem() of judge.py returns None for any counts")
     ),
     pytest.param("logs", marks=pytest.mark.fault("F10", mutation="in_log() of metric_match.py decodes a log strictly")),
-    *("arguments", "commands", "stored_files", "tasks", "traces_neutral", "traces_torch", "traces_xplane"),
+    *("arguments", "commands", "programs", "stored_files", "tasks", "traces_neutral", "traces_torch", "traces_xplane"),
 ]
 
 

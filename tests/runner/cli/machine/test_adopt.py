@@ -134,3 +134,55 @@ def test_unreadable_large_and_endless_files_are_named_and_left_out(
     (project / "back").symlink_to(project)
     assert main(["adopt", "--list", "--json", "project"]) == 0
     assert {"broken.py", "large.py", "loop.py"} == set(json.loads(capsys.readouterr().out)["unread"])
+
+
+def environment(folder: Path, *packages: str, python: str = "3.11") -> Path:
+    """Make a pretended environment, whose Python would leave a mark if it were started."""
+    site = folder / "lib" / f"python{python}" / "site-packages"
+    for name in packages:
+        (site / name).mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text("include-system-site-packages = false\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").write_text(f"#!/bin/sh\ntouch {folder.parent.parent}/was_run\n")
+    (folder / "bin" / "python").chmod(0o755)
+    return folder
+
+
+KERAS = ("keras", "keras-3.12.0.dist-info")
+PROBLEMS = {
+    "has Python 3.9; cells need 3.11 or newer": (*KERAS, "jax"),
+    "has no Keras": ("jax",),
+    "has Keras 2.15.0; cells need 3.5 or newer": ("keras", "keras-2.15.0.dist-info", "tensorflow"),
+    "has none of tensorflow, jax, torch": KERAS,
+}
+
+
+def test_cells_run_in_the_environment_of_the_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutation: the backends of the matrix are those of the runner's own environment."""
+    environment(project / "old_env", *KERAS)  # without a backend
+    environment(project / ".venv2", *KERAS, "jax", "torch")
+    assert main(["adopt", "project"]) == 0
+    assert "environment: .venv2 is the cells' (jax, torch)" in capsys.readouterr().out
+    matrix = load(project / "matrix.yaml")
+    assert matrix.environments == {"": ".venv2"}
+    assert {cell.settings.backend for cell in expand(matrix)} == {"jax", "torch"}
+    assert "own_step.py: needs tensorflow, not installed in .venv2" in (project / "matrix.yaml").read_text()
+    assert not (project.parent / "was_run").exists()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_environment_in_which_no_cell_can_run_is_named_and_not_used(
+    project: Path, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment(project / "venv", *PROBLEMS[problem], python="3.9" if "3.9" in problem else "3.13")
+    assert main(["adopt", "project"]) == 0
+    assert f"environment: venv {problem}\n" in capsys.readouterr().out
+    assert f"\n# venv {problem}: the cells use the runner's own environment.\n" in (project / "matrix.yaml").read_text()
+    assert load(project / "matrix.yaml").environments == {}
+
+
+def test_environment_with_packages_of_another_one_may_have_every_backend(project: Path) -> None:
+    (environment(project / ".venv3", "pip") / "pyvenv.cfg").write_text("include-system-site-packages = True\n")
+    assert main(["adopt", "project"]) == 0
+    matrix = load(project / "matrix.yaml")
+    assert (matrix.environments, {cell.settings.backend for cell in expand(matrix)}) == ({"": ".venv3"}, {*BACKENDS})
