@@ -135,9 +135,8 @@ def script_records(
     if not backends:
         return {}
     chosen = [word for backend in backends for word in ("--backend", backend)]
-    call = ["--call", program.call] if program.is_chosen else []
     results = folder.parent / f"results-{program.name}"
-    command = [str(RUNNER), "script", *chosen, *call, *options, "--new", "--json", "--results", str(results)]
+    command = [str(RUNNER), "script", *chosen, *options, "--new", "--json", "--results", str(results)]
     bound = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
     subprocess.run(
         [*bound, *command, program.program, *program.args], cwd=folder, stdout=subprocess.DEVNULL, check=False

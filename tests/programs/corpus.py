@@ -15,7 +15,7 @@ TABLE = FOLDER / "programs.toml"
 class Program:
     """A program: its path in its folder, what it is written for, and the call that is measured with its epoch's steps.
 
-    `ways` are the ways to train that it shows. With `is_chosen` its call is not the first that it makes.
+    `ways` are the ways to train that it shows.
     """
 
     name: str
@@ -26,7 +26,6 @@ class Program:
     program: str = "train.py"
     args: tuple[str, ...] = ()
     independent: bool = False
-    is_chosen: bool = False
 
     @property
     def folder(self) -> Path:

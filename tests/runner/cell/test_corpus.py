@@ -70,6 +70,4 @@ def entry(program: Program, folder: Path) -> dict[str, object]:
     workload: dict[str, object] = {"script": f"{folder.name}/{program.program}"}
     if program.args:
         workload["args"] = list(program.args)
-    if program.is_chosen:
-        workload["call"] = program.call_in(folder.name)
     return workload
