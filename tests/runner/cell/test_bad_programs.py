@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from pathlib import Path
 
@@ -23,6 +24,7 @@ cells:
 REASONS = {
     "switches_backend.py": "backend: the program asks for numpy where Keras has been imported for ",
     "in_a_process.py": "it started another process at in_a_process.py:6, whose calls are not seen: measure the program",
+    "in_a_worker.py": "it started another process at in_a_worker.py:16, whose calls are not seen: measure the program",
     "exits.py": "the program ended by sys.exit('no data set was given') without a call of fit in its own process",
     "asks.py": "nobody answers input() in a measured program: give it the text as an argument",
     "downloads.py": "each cell has a new home folder, without earlier downloads: read a file of the project instead",
@@ -31,11 +33,13 @@ REASONS = {
 PLACES = {"switches_backend.py": 5, "asks.py": 3, "downloads.py": 5}
 
 
-def measured(tmp_path: Path, backend: str, names: list[str]) -> dict[str, Record]:
+def measured(tmp_path: Path, backend: str, names: list[str], *arguments: int) -> dict[str, Record]:
     project = tmp_path / "project"
     shutil.copytree(SCRIPTS, project)
     limits = {"endless.py": "\n    timeout_s: 30"}  # so that an epoch is cut after some seconds
-    cells = "".join(f"  - workload: {{script: {name}}}{limits.get(name, '')}\n" for name in names)
+    limits |= {"chatty.py": "\n    timeout_s: 600"}
+    words = f", args: {list(arguments)}" if arguments else ""
+    cells = "".join(f"  - workload: {{script: {name}{words}}}{limits.get(name, '')}\n" for name in names)
     (project / "matrix.yaml").write_text(MATRIX.format(backend=backend, cells=cells))
     main(["--matrix", str(project / "matrix.yaml"), "--results", str(tmp_path / "results")])
     return {record.settings.script: record for record in counted_records(tmp_path)}
@@ -52,6 +56,16 @@ def test_program_that_cannot_be_measured_ends_with_what_to_do(tmp_path: Path, ba
     assert records["switches_backend.py"].status is Status.UNSUPPORTED
     tail = records["chatty.py"].evidence.output_tail
     assert len(tail) < 10_000, "of 64 MiB of output only a part is stored"
+
+
+@pytest.mark.nightly
+def test_ten_gigabytes_of_output_fill_neither_memory_nor_disk(tmp_path: Path) -> None:
+    """Mutation: `Watch` keeps all that it reads."""
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    records = measured(tmp_path, "jax", ["chatty.py"], 10 << 10)
+    assert REASONS["chatty.py"] in (records["chatty.py"].reason or "")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 200 << 10
+    assert max(path.stat().st_size for path in (tmp_path / "results").rglob("*") if path.is_file()) < 10 << 20
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -6,6 +6,7 @@ import sys
 assert sys.stdout.isatty()
 assert os.get_terminal_size().columns == 80
 line = "x" * 1023 + "\n"
-for _ in range(1 << 16):
+mebibytes = int(sys.argv[1]) if len(sys.argv) > 1 else 64
+for _ in range(mebibytes << 10):
     sys.stdout.write(line)
 sys.exit("the end")
