@@ -73,6 +73,7 @@ from keras_matrix.runner.service.bisect_axes import (
 )
 from keras_matrix.runner.service.cells import chosen_cell
 from keras_matrix.runner.service.histories import assessed_histories
+from keras_matrix.runner.service.script import OtherCall, check_call
 from keras_matrix.runner.service.stored import chosen_run
 
 STATE, RESULT = "bisection.json", "result.json"
@@ -100,7 +101,8 @@ class SearchRange:
 class VersionSearch:
     """One search: the cell, the versions, where its state is kept, and the slowdown from which on it is one.
 
-    `process_s` is how long a process takes, `suspects` what differs of the machine between the stored runs.
+    `process_s` is how long a process takes, `suspects` what differs of the machine between the stored runs. `written`
+    is the cell of a program as the matrix has it, before the call to measure was found.
     """
 
     cell: Cell
@@ -109,6 +111,7 @@ class VersionSearch:
     smallest: float
     process_s: float
     suspects: tuple[str, ...] = ()
+    written: Cell | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +132,9 @@ def search_for(request: RunRequest, version_search: VersionSearch, display: Disp
     axis = version_search.axis
     try:
         state = _state(request, version_search)
-        own_request = replace(request, results=state.folder)
-        trials = Trials(
-            own_request, version_search.cell, axis, state, display, version_search.smallest, version_search.process_s
-        )
+        own_request, cell = replace(request, results=state.folder), version_search.cell
+        trials = Trials(own_request, cell, axis, state, display, version_search.smallest, version_search.process_s)
+        trials.written = version_search.written
         if state.continued:
             display.say(f"continuing {state.folder} after {len(state.answers)} trials")
         return _result(search(len(axis.labels), trials.measure, version_search.smallest), version_search, state)
@@ -232,7 +234,8 @@ class EndFailed(RunnerError):
 class Trials:
     """Measures the trials of one search. `process_s` is how long a process takes, estimated at first.
 
-    `smallest` is the slowdown of the bad end below which there is nothing to search.
+    `smallest` is the slowdown of the bad end below which there is nothing to search. `written` is a program's cell
+    before its call was found: a version in which another call is found cannot be measured.
     """
 
     request: RunRequest
@@ -243,6 +246,7 @@ class Trials:
     smallest: float
     process_s: float
     clock: Callable[[], float] = time.perf_counter
+    written: Cell | None = None
     _begun_s: float = 0.0
     _count: int = 0
     _blocks: int = field(default=bisection.LOOKS.blocks[0])
@@ -273,6 +277,8 @@ class Trials:
             raise
         except CannotRebuild as error:
             return Answered(dict(trial.arms), [], str(error))
+        except OtherCall as error:
+            return Answered(dict(trial.arms), [], str(error).splitlines()[0])  # its other lines have been shown
         session, failures = self._tried(trial, rule, arms)
         records = [(arm, record) for arm in arms for record in session.records(arm)]
         times = step_times(records)
@@ -301,8 +307,11 @@ class Trials:
     def _arm(self, name: str, position: int) -> ArmRequest:
         if position not in self._arms:
             try:
-                self._arms[position] = self.axis.arm(position)
-            except CannotRebuild as error:
+                arm = self.axis.arm(position)
+                if self.cell.settings.script:
+                    check_call(self.request, (self.written or self.cell, self.cell), arm, self.display)
+                self._arms[position] = arm
+            except (CannotRebuild, OtherCall) as error:
                 if name == CANDIDATE:
                     raise
                 flag_text = f"--{name}: " if name in (GOOD, BAD) else ""

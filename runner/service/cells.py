@@ -5,7 +5,7 @@ A cell is named by the beginning of its id, by its workload, or as in jax:mnist_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -90,6 +90,13 @@ def chosen_cell(request: RunRequest, name: str, unlike_tasks: str) -> Cell:
         raise UsageError(f"CELL: {name!r} is an external command{unlike_tasks}")
     refuse([cell])
     return cell
+
+
+def refuse_programs(cells: Iterable[Cell], reason: str) -> None:
+    """Refuse a cell of a program for a command that looks into a model. Raises `UsageError`."""
+    for cell in cells:
+        if cell.settings.script:
+            raise UsageError(f"CELL: {cell.settings.workload} is a program, {reason}")
 
 
 def named_cells(request: RunRequest, name: str) -> dict[str, Cell]:

@@ -25,6 +25,7 @@ from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import stored
 from keras_matrix.runner.service.histories import across_stored, without_run
+from keras_matrix.runner.service.run import with_found_values
 from keras_matrix.runner.service.stored import newest_runs, write_report
 
 BASE, NEW = "base", "new"
@@ -116,7 +117,8 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     matrix, cells = request.choice.load()
     arms = arms_of(sides, environments, cells)
     about = request.choice.about(matrix.left_out)
-    session = measured(request, Experiment(cells, about, arms, request.budget_of(matrix), rule), sides.display)
+    experiment = Experiment(cells, about, arms, request.budget_of(matrix), rule)
+    session = measured(request, with_found_values(request, experiment, sides.display), sides.display)
     for run in session.runs.values():
         write_report(run)
     return session.runs[BASE], session.runs[NEW]

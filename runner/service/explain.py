@@ -247,6 +247,7 @@ def _cell_side(run: Run, cell_id: str) -> CellSide:
 
 def _traced(explain_request: ExplainRequest, cell: Cell) -> Cell:
     """Return a cell that is measured in several processes, of which the first is traced. Raises `UsageError`."""
+    cells.refuse_programs([cell], "which is not traced; compare two runs of it instead")
     if problem := untraceable(cell.settings.implementation):
         raise UsageError(f"explain: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
     trace = Trace(steps=explain_request.steps)

@@ -1,7 +1,8 @@
 """Measures the cells of a matrix and writes the report: `runner run`, and `keras_matrix.run` of the Python API.
 
 The same request continues the newest unfinished run of the same plan. Values of cells that are found by measuring have
-rows in `FOUND_BY`; what finds them is imported and entered only if a cell asks for it.
+rows in `FOUND_BY`; what finds them is imported and entered only if a cell asks for it. Every command that measures the
+cells of a matrix finds them by `with_found_values`.
 """
 
 from __future__ import annotations
@@ -43,10 +44,15 @@ def measured_matrix(request: RunRequest, display: Display) -> Finished:
     request.choice.check_workloads(matrix, cells)
     about = request.choice.about(matrix.left_out)
     experiment = Experiment(cells, about, budget_s=request.budget_of(matrix))
+    return finished(measured(request, with_found_values(request, experiment, display), display))
+
+
+def with_found_values(request: RunRequest, experiment: Experiment, display: Display) -> Experiment:
+    """Return the experiment with those values of its cells that are found by measuring, in all of its arms."""
     for is_asked, found_by in FOUND_BY:
-        if any(map(is_asked, cells)):
+        if any(map(is_asked, experiment.cells)):
             experiment = resolve_name(found_by)(request, experiment, display)
-    return finished(measured(request, experiment, display))
+    return experiment
 
 
 def finished(session: Session) -> Finished:

@@ -1,11 +1,15 @@
 """Scouts the programs of a run: lists the calls of each, chooses the one to measure, and cuts epochs that are too long.
 
-A scouting process runs the program once, each call cut short (`runner.cell.scout`), on the first backend on which it
+A scouting process runs the program once, each call cut short (`runner.cell.calls`), on the first backend on which it
 makes a call. What it has shown is stored in the folder `scouting` of the results folder, and used again while the
 program and the files of its project that it read are the same.
 
 The choice becomes part of the cells' settings, as `fit:2` for the second call site of `fit`, so that moving a line ends
 no history. Without one, the call of `fit` with the most steps is measured, or a loop of the program's own.
+
+Every command that measures cells of a matrix takes this step (`service.run.with_found_values`), so that a cell of a
+program is the same in all of them. Where two versions are measured the program is scouted in both: they have the same
+call and the same cut, or are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,13 +34,20 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.experiment import Display, Experiment, dataset_dir, executor_of, own_arm
+from keras_matrix.runner.measure.experiment import (
+    Display,
+    Experiment,
+    dataset_dir,
+    executor_of,
+    moved_roots,
+    own_arm,
+)
 from keras_matrix.runner.measure.judge import ResultRefused
 from keras_matrix.runner.measure.record_builder import read_bounded, read_result
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.plan import longest_epoch_s
-from keras_matrix.runner.plan.session import writing
+from keras_matrix.runner.plan.session import ArmRequest, writing
 
 FOLDER, KEY, VERSION = "scouting", "scouted", 1
 LONGEST_S = 120.0  # of a scouting process; the cell's time limit if that is shorter
@@ -78,47 +89,128 @@ class ScoutedProgram:
         return running or max(training, key=lambda call: (call.kind != FIT, call.steps), default=None)
 
 
-def with_calls(request: RunRequest, experiment: Experiment, display: Display) -> Experiment:
-    """Return the experiment whose cells of programs name the call that they measure.
+class OtherCall(UsageError):
+    """A program does not make the call that is measured, or its versions are measured at different ones."""
 
-    Raises `UsageError` for the choice of a call that a program does not make.
+
+def with_calls(request: RunRequest, experiment: Experiment, display: Display) -> Experiment:
+    """Return the experiment whose cells of programs name the call that they measure, the same one in all arms.
+
+    Raises `OtherCall` for the choice of a call that a program does not make, and if its arms choose different ones;
+    `UsageError` for an injected fault, which no program has.
     """
-    programs: dict[str, ScoutedProgram | None] = {}
-    cells = []
-    for cell in experiment.cells:
-        if not cell.settings.script:
-            cells.append(cell)
-            continue
-        key = program_key(request, cell.settings)
-        if key not in programs:
-            same_program = (other for other in experiment.cells if program_key(request, other.settings) == key)
-            programs[key] = scouted(request, list(same_program), display)
-            if (program := programs[key]) is not None:
-                display.say("\n".join(lines(program)))
-        cells.append(with_call(cell, programs[key]))
-    known_programs = [program for program in programs.values() if program is not None]
-    about = {**experiment.about, KEY: to_json(known_programs)}
+    programs = ScoutedPrograms(request, display)
+    arms = experiment.arms or {"": own_arm(request, experiment.cells)}
+    if any(arm.fault for arm in arms.values()):
+        raise UsageError("--plant: no fault is injected into a program; choose cells of other workloads with --filter")
+    cells = [with_call(cell, programs.of_arms(cell, arms, experiment.cells)) for cell in experiment.cells]
+    about = {**experiment.about, KEY: to_json(programs.known)}
     unique_cells = list({cell.cell_id: cell for cell in reversed(cells)}.values())[::-1]
     return replace(experiment, cells=unique_cells, about=about)
 
 
-def with_call(cell: Cell, program: ScoutedProgram | None) -> Cell:
+def with_own_call(request: RunRequest, cell: Cell, display: Display) -> Cell:
+    """Return a named cell with the call that it measures, as a run of its matrix has it. Raises `OtherCall`.
+
+    A cell of a stored run has its call, and is returned as it is.
+    """
+    if not cell.settings.script or cell.line is None:
+        return cell
+    _, cells = request.choice.load(largest=True)
+    programs = ScoutedPrograms(request, display)
+    return with_call(cell, programs.of_arms(cell, {"": own_arm(request, cells)}, cells))
+
+
+def check_call(request: RunRequest, cells: tuple[Cell, Cell], arm: ArmRequest, display: Display) -> None:
+    """Raise `OtherCall` if in an arm the call is not that of a cell; `cells` are it before and after its choice.
+
+    A program that was not seen to make a call there passes: its processes say why.
+    """
+    before, after = cells
+    in_arm = with_call(before, ScoutedPrograms(request, display).of_arms(after, {"": arm}, [after]))
+    here, elsewhere = (cell.settings.params.get("call") for cell in (in_arm, after))
+    if in_arm is not before and here != elsewhere:
+        raise OtherCall(
+            f"call: {after.settings.script} would be measured at {here}, in the other versions at {elsewhere}; choose "
+            "one that all make, by its name"
+        )
+
+
+class ScoutedPrograms:
+    """The programs of one command, each scouted once in each environment; `known` are those that make a call."""
+
+    def __init__(self, request: RunRequest, display: Display) -> None:
+        self._request, self._display = request, display
+        self._programs: dict[str, ScoutedProgram | None] = {}
+
+    @property
+    def known(self) -> list[ScoutedProgram]:
+        """The programs that make a call."""
+        return [program for program in self._programs.values() if program is not None]
+
+    def of_arms(
+        self, cell: Cell, arms: Mapping[str, ArmRequest], cells: Sequence[Cell]
+    ) -> dict[str, ScoutedProgram | None]:
+        """Return what the program of a cell does in each arm; `cells` are all that may measure it. {} without one."""
+        if not cell.settings.script:
+            return {}
+        identity = program_identity(cell.settings)
+        same_program = [other for other in cells if program_identity(other.settings) == identity]
+        return {name: self._of_arm(same_program, arm) for name, arm in arms.items()}
+
+    def _of_arm(self, cells: Sequence[Cell], arm: ArmRequest) -> ScoutedProgram | None:
+        key = program_key(self._request, arm, cells[0].settings)
+        if key not in self._programs:
+            self._programs[key] = program = scouted(self._request, arm, cells, self._display)
+            if program is not None:
+                self._display.say("\n".join(lines(program)))
+        return self._programs[key]
+
+
+def with_call(cell: Cell, programs: Mapping[str, ScoutedProgram | None]) -> Cell:
     """Return the cell with the call that it measures, and the steps after which its epochs are cut, in its settings.
 
-    Unchanged if the program was not seen to make the call, but may do so. Raises `UsageError` if it does not.
+    `programs` has what its program does in each arm. Epochs are cut so that every arm has time for them. The cell is
+    unchanged if no arm was seen to make the call, but may do so. Raises `OtherCall` if one does not, or makes another.
     """
     choice = str(cell.settings.params.get("call", ""))
-    call = program.chosen(choice) if program else None
-    if program is None or call is None:
-        if program is not None and choice and program.has_ended:
-            raise UsageError("\n".join([f"call: {program.script} makes no call {choice!r}", *lines(program)]))
+    chosen = {arm: program.chosen(choice) for arm, program in programs.items() if program is not None}
+    calls = {arm: call for arm, call in chosen.items() if call is not None}
+    _check_same(choice, programs, calls)
+    if not calls:
         return cell
-    params: dict[str, Scalar] = {**cell.settings.params, "call": call.name}
-    if (most_steps := params.pop("most_steps", None) or steps_within(cell, call)) not in (None, ALL_STEPS):
+    name = next(iter(calls.values())).name
+    params: dict[str, Scalar] = {**cell.settings.params, "call": name}
+    least_steps = min((steps for call in calls.values() if (steps := steps_within(cell, call))), default=None)
+    if (most_steps := params.pop("most_steps", None) or least_steps) not in (None, ALL_STEPS):
         params["most_steps"] = most_steps
-    phase = call_phase(call.name) or cell.settings.phase
+    phase = call_phase(name) or cell.settings.phase
     settings = replace(cell.settings, params=params, phase=phase)
     return replace(cell, settings=settings, cell_id=cell_id(settings))
+
+
+def _check_same(choice: str, programs: Mapping[str, ScoutedProgram | None], calls: Mapping[str, ScoutedCall]) -> None:
+    """Raise `OtherCall` if arms have different calls, or one does not make the call of the others or of the choice."""
+    names = {arm: call.name for arm, call in calls.items()}
+    without = [arm for arm, program in programs.items() if program and program.has_ended and arm not in calls]
+    known = {arm: program for arm, program in programs.items() if program is not None}
+    if without and (choice or calls):
+        program = known[without[0]]
+        call_text = f"{program.script} makes no call {choice or next(iter(names.values()))!r}{_in_arm(without[0])}"
+    elif len({*names.values()}) > 1:
+        script = next(iter(known.values())).script
+        names_text = ", ".join(f"{name}{_in_arm(arm)}" for arm, name in names.items())
+        call_text = (
+            f"{script} would be measured at different calls, {names_text}; choose one that all make, by its name"
+        )
+    else:
+        return
+    seen_lines = [f"{arm}: {line}" if arm else line for arm, program in known.items() for line in lines(program)]
+    raise OtherCall("\n".join([f"call: {call_text}", *seen_lines]))
+
+
+def _in_arm(arm: str) -> str:
+    return f" in {arm}" if arm else ""
 
 
 def steps_within(cell: Cell, call: ScoutedCall) -> int | None:
@@ -139,39 +231,49 @@ def rounded_down(steps: int) -> int:
     return max(digit * power for digit in ROUND if digit * power <= steps)
 
 
-def program_key(request: RunRequest, settings: Settings) -> str:
+def program_identity(settings: Settings) -> tuple[str, ...]:
+    """Return what makes two cells run the same program, whichever call they measure on whichever backend."""
+    return settings.script, str(settings.params.get("args", "")), settings.device
+
+
+def program_key(request: RunRequest, arm: ArmRequest, settings: Settings) -> str:
     """Return the identity of a scouting: program, project, arguments, device, environments, and who runs it."""
     identity = (
-        str(project_folder(request, settings.script)),
-        settings.script,
-        str(settings.params.get("args", "")),
-        settings.device,
+        str(project_folder(request, arm, settings.script)),
+        *program_identity(settings),
         request.executors.started,
-        {name: str(path) for name, path in (request.environments or request.choice.environments()).items()},
+        arm.python,
+        dict(arm.pythons),
     )
     return hashlib.sha256(canonical(identity).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def project_folder(request: RunRequest, script: str) -> Path:
-    """Return the folder of a program's project: at best the matrix file's, as in its cell."""
+def _roots(request: RunRequest, arm: ArmRequest) -> list[Path]:
+    """Return where the cells of an arm import the user's modules from."""
     roots = import_roots(request.choice.matrix.resolve().parent)
+    return [Path(root) for root in moved_roots(roots, arm)] or list(roots)
+
+
+def project_folder(request: RunRequest, arm: ArmRequest, script: str) -> Path:
+    """Return the folder of a program's project: at best the matrix file's, as in its cell."""
+    roots = _roots(request, arm)
     return next((root for root in reversed(roots) if (root / script).is_file()), roots[-1])
 
 
-def scouted(request: RunRequest, cells: Sequence[Cell], display: Display) -> ScoutedProgram | None:
-    """Return what scouting a program shows, now or earlier; `cells` measure it.
+def scouted(request: RunRequest, arm: ArmRequest, cells: Sequence[Cell], display: Display) -> ScoutedProgram | None:
+    """Return what scouting a program in an arm shows, now or earlier; `cells` measure it.
 
     None if it makes no call on any of their backends.
     """
     settings, limit_s = cells[0].settings, min(LONGEST_S, *(cell.timeout_s for cell in cells))
-    project = project_folder(request, settings.script)
-    path = request.results / FOLDER / f"{program_key(request, settings)}.json"
+    project = project_folder(request, arm, settings.script)
+    path = request.results / FOLDER / f"{program_key(request, arm, settings)}.json"
     if (stored := _stored(path, project, limit_s)) is not None:
         return stored
     display.say(f"scouting {settings.script}: it runs once, each of its calls cut short")
     by_backend = {cell.settings.backend: cell for cell in cells}
     for backend, cell in by_backend.items():
-        seen, outcome, problem = _run(request, cell, limit_s)
+        seen, outcome, problem = _run(request, arm, cell, limit_s)
         if seen is None or not seen.calls:
             display.say(f"scouting {settings.script} on {backend}: {problem or 'it makes no call'}")
             continue
@@ -204,17 +306,18 @@ def _digest(path: Path) -> str:
     return ""
 
 
-def _run(request: RunRequest, cell: Cell, limit_s: float) -> tuple[Scouted | None, Outcome, str | None]:
+def _run(
+    request: RunRequest, arm: ArmRequest, cell: Cell, limit_s: float
+) -> tuple[Scouted | None, Outcome, str | None]:
     """Run a scouting process; return what it saw, how it ended, and why it saw nothing."""
     with _scouting_run(request) as run:
-        arm = own_arm(request, [cell])
         executor = request.seams.executor or executor_of(request, run, arm)
         if missing_text := executor.missing(cell.settings.backend, cell.settings.device):
             return None, Outcome(), missing_text
         try:
             executor.begin_block([cell.settings])
             executor.await_block()
-            job = _job(request, cell, run)
+            job = _job(request, arm, cell, run)
             outcome = executor.start(job, limit_s).finish()
             seen = _read(job)
             if seen is not None and seen.calls:
@@ -242,8 +345,7 @@ def _scouting_run(request: RunRequest) -> Iterator[Run]:
             (results.root / "latest").unlink(missing_ok=True)
 
 
-def _job(request: RunRequest, cell: Cell, run: Run) -> Job:
-    roots = import_roots(request.choice.matrix.resolve().parent)
+def _job(request: RunRequest, arm: ArmRequest, cell: Cell, run: Run) -> Job:
     return Job(
         nonce=secrets.token_hex(16),
         cell_id=cell.cell_id,
@@ -252,7 +354,7 @@ def _job(request: RunRequest, cell: Cell, run: Run) -> Job:
         settings=replace(cell.settings, compile_cache="cold"),
         steps=1,
         folder=str(run.scratch("scout").absolute()),
-        import_roots=[str(root) for root in roots],
+        import_roots=[str(root) for root in _roots(request, arm)],
         dataset_dir=dataset_dir(request),
         compile_cache_dir=None,
         gpus=cell.placement.gpus,

@@ -26,6 +26,7 @@ from keras_matrix.runner.matrix.catalog import load
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
+from keras_matrix.runner.service.run import with_found_values
 from keras_matrix.runner.service.stored import write_report
 
 # The runs are in a folder of their own: they are no figures of the backends.
@@ -44,7 +45,7 @@ def measure(request: RunRequest, fault: str | None, display: Display) -> None:
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
     arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
     experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, request.budget_of(matrix))
-    session = measured(request, experiment, display)
+    session = measured(request, with_found_values(request, experiment, display), display)
     for run in session.runs.values():
         write_report(run)
 
@@ -117,12 +118,14 @@ def measured_influences(request: RunRequest, display: Display) -> tuple[Sequence
     own_request = replace(request, results=request.results / PARALLEL_DEVICES)
     arms = {ALONE: own_arm(own_request, cells), BUSY: replace(own_arm(own_request, cells), others_busy=True)}
     experiment = Experiment(cells, request.choice.about(matrix.left_out), arms, own_request.budget_of(matrix))
+    experiment = with_found_values(own_request, experiment, display)
     session = measured(own_request, experiment, display)
     cell_influences = influences(session.records(ALONE), session.records(BUSY), count)
     influence.keep(request.results, cell_influences)
     measured_ids = {cell_influence.cell_id for cell_influence in cell_influences}
     failed_records = [record for arm in arms for record in session.records(arm) if record.status not in MEASURED]
-    return cell_influences, [_without(cell, failed_records) for cell in cells if cell.cell_id not in measured_ids]
+    unmeasured_cells = [cell for cell in experiment.cells if cell.cell_id not in measured_ids]
+    return cell_influences, [_without(cell, failed_records) for cell in unmeasured_cells]
 
 
 def _without(cell: Cell, failed_records: Sequence[Record]) -> str:

@@ -211,6 +211,7 @@ def _analysed_cells(request: RunRequest, name: str) -> dict[str, Cell]:
         cells.refuse_cell(name, settings, searched(request.choice.matrix))
     _check_overrides(request, name, [cell_by_id[chosen_id] for chosen_id in names])
     refuse([cell_by_id[chosen_id] for chosen_id in names])
+    cells.refuse_programs((cell_by_id[chosen_id] for chosen_id in names), "whose input is its own")
     _check_pipelines({settings[chosen_id].workload for chosen_id in names})
     stated_repeats = request.choice.overrides.repeats
     base_by_id = {base.cell_id: base for base in (_base(cell_by_id[chosen_id], stated_repeats) for chosen_id in names)}

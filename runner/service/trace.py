@@ -21,7 +21,7 @@ from keras_matrix.runner.measure.experiment import Display, Experiment, measured
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.measure.traces import stored_traces
 from keras_matrix.runner.service import cells
-from keras_matrix.runner.service.cells import chosen_cell
+from keras_matrix.runner.service.cells import chosen_cell, refuse_programs
 from keras_matrix.runner.service.run import Finished, finished
 from keras_matrix.runner.service.stored import chosen_run, passed_over
 
@@ -84,6 +84,7 @@ def requested(epochs: list[int] | None, steps: int | None) -> Trace:
 def cell_to_trace(request: RunRequest, name: str) -> Cell:
     """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
     cell = chosen_cell(request, name, "; run it under a profiler with wrap: docs/tasks.md")
+    refuse_programs([cell], "which is not traced")
     if problem := untraceable(cell.settings.implementation):
         raise UsageError(f"CELL: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
     return replace(cell, repeats=1, precision_target=None)

@@ -28,6 +28,7 @@ from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service import bisect_axes, cells, exit_codes
 from keras_matrix.runner.service.bisect import SearchRange, VersionSearch, axis_of, cell_named, search_for, suspects
 from keras_matrix.runner.service.bisect_axes import Cache
+from keras_matrix.runner.service.script import with_own_call
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     if not request.executors.contract.local_software:
         raise UsageError(f"--executor {args.executor}: its cells bring their own environment; leave it out")
     display = TerminalDisplay(args.json)
-    cell = cell_named(request, args.cell)
+    written = cell_named(request, args.cell)
+    cell = with_own_call(request, written, display)
     differing = suspects(request.results, cell.cell_id, args.good_run, args.bad_run)
     if differing is not None and differing.lines():
         print("\n".join(differing.lines()), file=sys.stderr if args.json else sys.stdout, flush=True)
@@ -77,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
             print(document(bisect_axes.plan_values(axis, process_s)))
         return 0
     machine = differing.machine if differing else ()
-    result = search_for(request, VersionSearch(cell, axis, args.out, smallest, process_s, machine), display)
+    version_search = VersionSearch(cell, axis, args.out, smallest, process_s, machine, written)
+    result = search_for(request, version_search, display)
     print(document(result.document) if args.json else "\n".join([*result.lines, f"measured in {result.folder}"]))
     return exit_codes.VERDICTS["bisect"][result.outcome]
 

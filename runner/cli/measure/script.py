@@ -19,6 +19,7 @@ from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import PROGRAM_KEYS, call_problem
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
+from keras_matrix.runner.measure.experiment import own_arm
 from keras_matrix.runner.measure.request import RunRequest, check_backends, check_range, one_program
 from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.run import measured_matrix
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 def _list(request: RunRequest, display: TerminalDisplay) -> int:
     """Print the calls of the program; with 1 as the exit code if it makes none."""
     _, cells = request.choice.load()
-    program = scouted(request, cells, display)
+    program = scouted(request, own_arm(request, cells), cells, display)
     if display.quiet:
         print(document({"program": to_json(program), "exit_code": int(program is None)}))
     elif program is not None:

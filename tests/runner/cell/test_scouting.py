@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.schema import MEASURED
+from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.main import main
 from tests.sessions import counted_records
 
@@ -89,3 +92,26 @@ def test_choice_of_a_call_that_is_not_made_lists_those_that_are(
     flags = ["--backend", backend, "--results", str(tmp_path / "results"), "--call", "predict_on_batch"]
     assert main(["script", *flags, str(program)]) == 2
     assert "call: idle.py makes no call 'predict_on_batch'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.one_backend
+def test_comparison_of_environments_measures_the_cell_that_a_run_measures(tmp_path: Path, backend: str) -> None:
+    """Mutation: `compare` measures the cells of its matrix without their calls."""
+    project, results = tmp_path / "project", tmp_path / "results"
+    shutil.copytree(SCRIPTS, project)
+    entry = "{workload: {script: twice.py}, epochs: 2, repeats: 1}"
+    (project / "matrix.yaml").write_text(f"version: 1\nbackends: [{backend}]\ncells: [{entry}]\n")
+    options = ["--matrix", str(project / "matrix.yaml"), "--results", str(results)]
+    assert main(options) == 0
+    (stored,) = (results / "scouting").glob("*.json")
+    first_time = stored.stat().st_mtime_ns
+    assert main(["compare", "--base-env", sys.prefix, "--new-env", sys.prefix, *options]) == 1, (
+        "no interval of one repeat"
+    )
+    records = [record for run in Results(results).runs() for record in run.load()[0]]
+    assert {record.status for record in records} <= MEASURED
+    assert len(records) == 3
+    assert {(record.cell_id, record.settings.params["call"]) for record in records} == {(records[0].cell_id, "fit:2")}
+    assert {record.resolved and record.resolved.call for record in records} == {"fit twice.py:11"}
+    assert [path.stat().st_mtime_ns for path in (results / "scouting").glob("*.json")].count(first_time) == 1
