@@ -106,9 +106,7 @@ def test_comparison_of_environments_measures_the_cell_that_a_run_measures(tmp_pa
     assert main(options) == 0
     (stored,) = (results / "scouting").glob("*.json")
     first_time = stored.stat().st_mtime_ns
-    assert main(["compare", "--base-env", sys.prefix, "--new-env", sys.prefix, *options]) == 1, (
-        "no interval of one repeat"
-    )
+    assert main(["compare", "--base-env", sys.prefix, "--new-env", sys.prefix, *options]) == 0
     records = [record for run in Results(results).runs() for record in run.load()[0]]
     assert {record.status for record in records} <= MEASURED
     assert len(records) == 3
