@@ -13,6 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 KERAS_HUB = "keras-hub"
+# Keras 2 beside Keras 3, and the variable with which TensorFlow uses it.
+TF_KERAS, TF_KERAS_SWITCH = "tf_keras", "TF_USE_LEGACY_KERAS"
+KERAS_2_BACKEND = "tensorflow"
+KERAS_2_VARIABLE = "KERAS_BENCHMARK_KERAS_2"  # of a cell's process: the module that is Keras 2 in its environment
 # What KerasHub requires, but not for models without a tokenizer: it brings TensorFlow.
 NOT_NEEDED = "tensorflow-text"
 

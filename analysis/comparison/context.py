@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.comparison.same_work import NO_JIT
+from keras_matrix.analysis.comparison.same_work import NO_JIT, OTHER_KERAS
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.generation import LABEL as OVERHEAD_BOUND
 from keras_matrix.analysis.influence import influence_caveat
@@ -57,7 +57,7 @@ SAME_WORK = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
 AGAINST_NUMPY = "float64, against NumPy"
 ON_ONE_DEVICE = ", on one device"
 ON_A_SMALL_NETWORK = "proved on a small network: docs/fc.md"
-NAMED_CAVEATS = ("TF32", NO_JIT, "not fit", OVERHEAD_BOUND)
+NAMED_CAVEATS = ("TF32", OTHER_KERAS, NO_JIT, "not fit", OVERHEAD_BOUND)
 PRECISIONS = ("float64", "float32")
 
 

@@ -25,6 +25,11 @@ FLOPS_TOLERANCE = 0.005
 RATE_TOLERANCE = 1e-6  # schedules are computed in float32 by some backends
 UNPROVEN = "it is not proven that a step used all samples of its batch"
 NO_JIT, JIT_ADVICE = "no jit", "compare with jit: true, or all of them with eager: true (docs/matrix.md)"
+OTHER_KERAS = "Keras differs"
+OTHER_CODE = (
+    "other code of fit, layers and optimizers, and other defaults: a ratio is that of the program as it runs on each "
+    "(docs/comparing.md)"
+)
 COMPILED, GRAPH, ONE_BY_ONE = "runs a compiled step", "runs a graph of operations", "runs its operations one by one"
 STEPS, HOSTS = "steps per epoch", "hosts"
 Cells = Mapping[str, Sequence[Record]]
@@ -120,12 +125,29 @@ def mixed(records: Sequence[Record], *, equal_machines: bool = False) -> str | N
 
 
 def work_caveats(cells: Cells) -> tuple[str, ...]:
-    """Return the caveats of comparing these cells: different default precisions or losses."""
+    """Return the caveats of comparing these cells: different default precisions, Keras 2 beside 3, or losses."""
     all_records = [record for records in cells.values() for record in records]
     is_matched = bool(all_records) and all(record.settings.league == "matched" for record in all_records)
     precision = None if is_matched else difference(cells)
-    lines = (precision and f"TF32: {precision}; {EQUALISE}", without_jit(cells), losses_apart(cells))
+    lines = (
+        precision and f"TF32: {precision}; {EQUALISE}",
+        other_keras(cells),
+        without_jit(cells),
+        losses_apart(cells),
+    )
     return tuple(line for line in lines if line)
+
+
+def other_keras(cells: Cells) -> str | None:
+    """Return the caveat that some cells ran Keras 2 and others Keras 3, whose code is another; None if it is one."""
+    versions = {
+        name: " and ".join(sorted({record.versions["keras"] for record in records if "keras" in record.versions}))
+        for name, records in cells.items()
+    }
+    if len({version.partition(".")[0] for version in versions.values() if version}) < 2:
+        return None
+    texts = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    return f"{OTHER_KERAS}: {texts}: {OTHER_CODE}"
 
 
 def without_jit(cells: Cells) -> str | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.primary_metric import without_ratio
-from keras_matrix.analysis.comparison.same_work import mixed, work_caveats
+from keras_matrix.analysis.comparison.same_work import mixed, other_keras, work_caveats
 from keras_matrix.analysis.comparison.table import CellSummary, all_data, incomparable, log_ratios, summaries
 from keras_matrix.analysis.history.sessions import SessionRatio
 from keras_matrix.analysis.regression.gate import GateOutcome, Rule, Verdict, judge, outcome_of, overall
@@ -264,7 +264,7 @@ def _comparison(
         adjusted_p=verdict.adjusted_p,
         more_blocks=verdict.more_blocks,
         reason=reason,
-        caveats=_caveats(*ends, across_sessions=not logs) if reason is None else (),
+        caveats=_caveats(*ends, across_sessions=not logs) if reason is None else _other_code(*ends),
         early=verdict.early,
     )
 
@@ -289,6 +289,14 @@ def _caveats(base: CellSummary | None, new: CellSummary | None, *, across_sessio
         for caveat in (*_unstable(cell, across_sessions), *cell.caveats)
     ]
     return (*common, *own_caveats)
+
+
+def _other_code(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:
+    """Return the caveat of two cells without an interval, of which a ratio may be shown all the same."""
+    if base is None or new is None:
+        return ()
+    caveat = other_keras({"base": base.measured, "new": new.measured})
+    return () if caveat is None else (caveat,)
 
 
 def _unstable(cell: CellSummary, across_sessions: bool) -> tuple[str, ...]:

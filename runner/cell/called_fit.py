@@ -23,8 +23,11 @@ from keras_matrix.records.text import plural
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.loop import EpochLog, Stretch, finite
+from keras_matrix.runner.cell.options import IS_KERAS_2
 from keras_matrix.runner.cell.work import Counting
 
+# Keras's generators of the steps of a pass: until 3.6 the second, of which TensorFlow has its own; in 2 the third.
+PASSES = ("_enumerate_iterator", "enumerate_epoch", "steps")
 LEAD_SHARE = 10  # of the steps of an epoch that is cut: so many times its lead-in
 
 
@@ -115,11 +118,11 @@ def prefetches(arguments: Mapping[str, Any]) -> bool:
     """Return whether the source of a call of `fit` may prepare batches between two epochs, while the process rests.
 
     Keras keeps the iterator of a source over the epochs if `steps_per_epoch` is given; else each epoch begins with a
-    new one. Arrays are read as they are needed.
+    new one, which Keras 2 opens before. Arrays are read as they are needed.
     """
     source = arguments.get("x")
     is_array = hasattr(source, "shape") or isinstance(source, list | tuple | dict)
-    return bool(arguments.get("steps_per_epoch")) and source is not None and not is_array
+    return (IS_KERAS_2 or bool(arguments.get("steps_per_epoch"))) and source is not None and not is_array
 
 
 def has_cache(arguments: Mapping[str, Any]) -> bool:
@@ -137,7 +140,7 @@ def has_cache(arguments: Mapping[str, Any]) -> bool:
 def prefetched_note(call_text: str) -> str:
     """Return what is said of a call or loop whose source may prepare batches between two epochs."""
     return (
-        f"prefetched_in_rest: {call_text}: its source stays open between two epochs, so that batches which it prepares "
+        f"prefetched_in_rest: {call_text}: its source is open between two epochs, so that batches which it prepares "
         "ahead then are in no epoch's time; give it epochs of many more steps than it prepares batches"
     )
 
@@ -174,11 +177,9 @@ def cutting(begun: Callable[[Pass], Enough | None]) -> Iterator[None]:
     A pass ends as a whole one does, so that the next one begins as after that: Keras's own limit,
     `keras.config.set_max_steps_per_epoch`, keeps the iterator of a source open instead. None leaves a pass whole.
     """
-    from keras.src.trainers.epoch_iterator import EpochIterator  # not public: only who cuts depends on it
-
-    # Until Keras 3.6 each pass is one of `enumerate_epoch`, of which TensorFlow has its own.
-    name = "_enumerate_iterator" if hasattr(EpochIterator, "_enumerate_iterator") else "enumerate_epoch"
-    kinds = [kind for kind in (EpochIterator, *EpochIterator.__subclasses__()) if name in vars(kind)]
+    iterator_kind = keras.src.trainers.epoch_iterator.EpochIterator  # not public: only who cuts depends on it
+    name = next(name for name in PASSES if hasattr(iterator_kind, name))
+    kinds = [kind for kind in (iterator_kind, *iterator_kind.__subclasses__()) if name in vars(kind)]
     whole_passes = {kind: vars(kind)[name] for kind in kinds}
     for kind, whole_pass in whole_passes.items():
         setattr(kind, name, _cut(whole_pass, begun))

@@ -36,10 +36,10 @@ from keras_matrix.records import files, own_loop
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.settings import FIT
-from keras_matrix.runner.cell import backends, measure
+from keras_matrix.runner.cell import backends, options
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.called_fit import Enough, FitCall, Pass, cutting, surrounded
-from keras_matrix.runner.cell.checks.devices import refuse_devices
+from keras_matrix.runner.cell.checks.devices import refuse_devices, refuse_several_machines
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, Scouted, ScoutedCall, in_a_line, leave
 from keras_matrix.runner.cell.measured_epochs import leave_copies
@@ -240,15 +240,15 @@ def prepared(job: Job) -> tuple[BackendAdapter, str | None]:
     The device is initialised by the program. Raises `Unsupported` for settings that no program's process has.
     """
     settings = job.settings
-    measure.refuse_several_machines(settings)
+    refuse_several_machines(settings)
     if settings.devices > 1:
         raise Unsupported("devices: a program decides itself on which devices it trains; set devices: 1")
     refuse_devices(settings)
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
     adapter = backends.load(settings.backend)
     adapter.configure(settings, job.compile_cache_dir)
-    measure.configure_keras(settings)
-    measure.seed_all(adapter, settings.seed)
+    options.configure_keras(settings)
+    options.seed_all(adapter, settings.seed)
     return adapter, cuda_cache
 
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keras_matrix
+from keras_matrix.records.backends import KERAS_2_VARIABLE
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import inherited_environment
@@ -53,6 +54,11 @@ def import_backend() -> float:
     """Import Keras with the backend that `KERAS_BACKEND` names; return the seconds it took. Initialises no device."""
     begun_s = monotonic()
     with inherited_environment.kept(os.environ):
+        if (keras_2 := os.environ.get(KERAS_2_VARIABLE)) is not None:
+            from keras_matrix.runner.cell.keras2 import import_modules
+
+            import_modules(keras_2)
+            return monotonic() - begun_s
         import keras  # noqa: F401
 
         import keras_matrix.runner.cell.measure  # noqa: F401
@@ -107,6 +113,10 @@ def _placed_script(job: Job) -> Job:
 
 
 def _work(job: Job, import_time_s: float, start: str) -> None:
+    if KERAS_2_VARIABLE in os.environ and not job.settings.script:
+        from keras_matrix.runner.cell.backends import Unsupported
+
+        raise Unsupported("keras: on Keras 2 only programs are measured; use an environment with Keras 3")
     if job.parity is not None:
         from keras_matrix.runner.cell.parity import run_parity_worker
 

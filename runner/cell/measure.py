@@ -3,52 +3,53 @@
 from __future__ import annotations
 
 import os
-import platform
-import random
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import keras
-import numpy as np
-
 from keras_matrix.models.injected_faults import Circumstances, plant
 from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Built
-from keras_matrix.records.backends import KERAS_HUB
-from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
-from keras_matrix.records.host import device_lists, inherited_environment
+from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
-from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
-from keras_matrix.records.settings import FIT, GENERATE, KERAS, PIPELINE, PRECISIONS, PREDICT, Settings
+from keras_matrix.records.schema import CellResult
+from keras_matrix.records.settings import FIT, GENERATE, KERAS, PIPELINE, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
-from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
-from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches, steps_of_pass
-from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, reserving
-from keras_matrix.runner.cell.checks.remat import check_remat, rematerialised, rematerialised_layers
-from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
+from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches
+from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, refuse_several_machines, reserving
+from keras_matrix.runner.cell.checks.remat import check_remat, rematerialised
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.generation import Generating, check_generates, generation
 from keras_matrix.runner.cell.implementations import NativeGenerating, StepTraining
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, publish_figures, result_of, write_result
 from keras_matrix.runner.cell.loop import Stretch
-from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
+from keras_matrix.runner.cell.measured_epochs import (
+    Allocated,
+    Compiling,
+    MeasuredEpochs,
+    Turns,
+    leave_copies,
+    used_memory,
+    with_compilations,
+    with_start,
+)
 from keras_matrix.runner.cell.options import (
-    accumulated_steps,
     applied,
     changed_options,
     check_backend,
+    configure_keras,
+    found_versions,
     job_as_resolved,
-    layer_policies,
     process_options,
     request_of,
-    weight_dtypes,
+    resolved_of_model,
+    seed_all,
 )
 from keras_matrix.runner.cell.phases import CalledTraining, Predicting, Training, call_notes, check_call
 from keras_matrix.runner.cell.piped.training import PipedTraining, input_use
@@ -67,12 +68,6 @@ SEEING = "the process ended in the step that shows which samples its layers rece
 # A step without compilation takes several times as long.
 LONGEST_STEP_S = 10.0
 WORDS_CHARACTERS = 500
-
-
-def refuse_several_machines(settings: Settings) -> None:
-    """Raise `Unsupported` if the cell is to be divided among several machines, which `fit` is not."""
-    if reason := rules.undivided(settings):
-        raise Unsupported(reason)
 
 
 def measure(job: Job, import_time_s: float, start: str) -> CellResult:
@@ -160,22 +155,6 @@ def _built(job: Job, adapter: BackendAdapter) -> tuple[Built, list[str]]:
     check_remat(workload.model, job.settings)
     check_workload(job.settings, group, overridden)
     return planted(workload, job), overridden
-
-
-def used_memory(allocated: Allocated) -> Memory:
-    """Return the memory that the process has used until now."""
-    return Memory(memory.peak_resident_bytes(), allocated.peak_bytes, allocated.sizes_bytes, allocated.peak_span)
-
-
-def with_compilations(resolved: Resolved, events: CompileEvents, compiling: Compiling) -> Resolved:
-    """Return the record's part with what the backend compiled."""
-    return replace(
-        resolved,
-        compile_cache_hits=events.cache_hits,
-        graph_breaks=events.graph_breaks,
-        recompiles_timed=compiling.count,
-        graph_breaks_timed=compiling.graph_breaks,
-    )
 
 
 def _work_of(settings: Settings, workload: Built) -> type[Training | Predicting]:
@@ -326,29 +305,6 @@ def _traced_workload(work: Training | Predicting, settings: Settings) -> TraceSu
     return TracedWorkload(work, settings)
 
 
-def configure_keras(settings: Settings) -> None:
-    """Set Keras's own options: layout, precision, and complete tracebacks.
-
-    `floatx` stays float32 with bfloat16, as with `set_dtype_policy` alone: losses and metrics are of that type, to
-    which Keras also converts integer labels, and bfloat16 rounds those above 256.
-    """
-    keras.config.disable_traceback_filtering()  # an error of the user's own code keeps its lines and its message
-    keras.config.set_image_data_format("channels_last")
-    keras.config.set_floatx("float64" if settings.precision == "float64" else "float32")
-    keras.config.set_dtype_policy(settings.precision)
-
-
-def seed_all(adapter: BackendAdapter, seed: int) -> None:
-    """Seed every generator that a workload may use.
-
-    `keras.utils.set_random_seed` also imports TensorFlow if it is installed, which costs a JAX or PyTorch cell 1.8 s.
-    Keras draws its own seeds from Python's generator, so that seeding the generators is enough.
-    """
-    random.seed(seed)
-    np.random.seed(seed)
-    adapter.seed(seed)
-
-
 def build(job: Job) -> Built:
     """Return the job's workload, built, with its compilation settings."""
     workload = planted(load_workload(job), job)
@@ -368,80 +324,3 @@ def planted(workload: Built, job: Job) -> Built:
     if job.fault is None:
         return workload
     return plant(workload, job.fault, Circumstances(job.settings, job.repeat, monotonic))
-
-
-def resolved_of_model(job: Job, workload: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
-    """Return the fields of any cell with those of its model; `run` is its start method and its steps per epoch."""
-    model, has_jit = workload.model, bool(workload.model.jit_compile) and not workload.model.run_eagerly
-    if job.settings.phase == GENERATE:
-        has_jit = adapter.generates_compiled(model)
-    return replace(
-        _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, has_jit),
-        precision=_precision(job.settings, policies := layer_policies(model)),
-        layer_policies=policies,
-        weight_dtypes=weight_dtypes(model),
-        jit_compile=has_jit,
-        eager=bool(model.run_eagerly),
-        steps_per_execution=int(model.steps_per_execution),
-        gradient_accumulation_steps=accumulated_steps(model),
-        rematerialised_layers=rematerialised_layers(model, job.settings),
-        samples=job.settings.samples,
-        batch_size=job.settings.batch_size,
-        feed=job.settings.feed,
-        image_data_format=keras.config.image_data_format(),
-        data_is_real=workload.data_is_real,
-        operations=operations_of(model),
-    )
-
-
-def _precision(settings: Settings, policies: list[str]) -> str:
-    """Return the dtype policy of a user's layers if it is one, else the active one, which later layers would have."""
-    active: str = keras.config.dtype_policy().name
-    only_policy = policies[0] if ":" in settings.workload and len(policies) == 1 else active
-    return only_policy if only_policy in PRECISIONS else active
-
-
-def _with_tf32(resolved: Resolved, settings: Settings, adapter: BackendAdapter, jit: bool) -> Resolved:
-    """Return the record's part with the results of the TF32 probes on a GPU; unchanged if no probe had a result."""
-    if settings.device != "gpu":
-        return resolved
-    answers: dict[str, Any] = tf32_of(adapter, jit)
-    return resolved if all(value is None for value in answers.values()) else replace(resolved, **answers)
-
-
-def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
-    """Return the fields from backend and machine for any cell; `run` is its start method and its steps per epoch."""
-    start, steps = run
-    return Resolved(
-        steps_per_epoch=steps,
-        seed_steps_per_epoch=steps_of_pass(settings),
-        start=start,
-        precision=settings.precision,
-        tf32=adapter.tf32(),
-        intra_op_threads=adapter.intra_op_threads(),
-        cpus=len(adapter.group.cpus()),
-        affinity=device_lists.cpu_text(adapter.group.cpus()),
-        inherited=inherited_environment.recorded(os.environ),
-    )
-
-
-def with_start(times: Times, import_time_s: float, build_time_s: float, events: CompileEvents) -> Times:
-    """Return the times with those before the first step, and those of compilation."""
-    return replace(
-        times,
-        import_time_s=import_time_s,
-        build_time_s=build_time_s,
-        trace_time_s=events.trace_time_s,
-        compile_time_s=events.compile_time_s,
-    )
-
-
-def found_versions(adapter: BackendAdapter) -> dict[str, str]:
-    """Return the versions of Python, Keras, NumPy and the backend, and of KerasHub if it is imported.
-
-    They are what the modules state: a nightly wheel has another distribution, a checkout none.
-    """
-    versions = {"python": platform.python_version(), **adapter.versions()}
-    versions |= {"keras": keras.__version__, "numpy": np.__version__}
-    hub = getattr(sys.modules.get("keras_hub"), "__version__", None)
-    return versions if hub is None else {**versions, KERAS_HUB: hub}

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO
 
 from keras_matrix.models.process import settle
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.schema import Memory, Resolved, Times
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell import memory
+from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents
 from keras_matrix.runner.cell.job import Job, Resting
 from keras_matrix.runner.cell.loop import Stretch
 
@@ -113,6 +115,33 @@ class MeasuredEpochs:
         self.compiling.end()
         self.allocated.end()
         self.turns.rest()
+
+
+def used_memory(allocated: Allocated) -> Memory:
+    """Return the memory that the process has used until now."""
+    return Memory(memory.peak_resident_bytes(), allocated.peak_bytes, allocated.sizes_bytes, allocated.peak_span)
+
+
+def with_compilations(resolved: Resolved, events: CompileEvents, compiling: Compiling) -> Resolved:
+    """Return the record's part with what the backend compiled."""
+    return replace(
+        resolved,
+        compile_cache_hits=events.cache_hits,
+        graph_breaks=events.graph_breaks,
+        recompiles_timed=compiling.count,
+        graph_breaks_timed=compiling.graph_breaks,
+    )
+
+
+def with_start(times: Times, import_time_s: float, build_time_s: float, events: CompileEvents) -> Times:
+    """Return the times with those before the first step, and those of compilation."""
+    return replace(
+        times,
+        import_time_s=import_time_s,
+        build_time_s=build_time_s,
+        trace_time_s=events.trace_time_s,
+        compile_time_s=events.compile_time_s,
+    )
 
 
 class HostGone(RuntimeError):

@@ -11,6 +11,9 @@ changed and changed back shows only in its effects, such as the types of the wei
 from __future__ import annotations
 
 import math
+import os
+import platform
+import random
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -21,15 +24,21 @@ import ml_dtypes  # noqa: F401 - teaches NumPy the name bfloat16
 import numpy as np
 
 from keras_matrix.models.workload import Built, InputPipeline, Request
-from keras_matrix.records.settings import FIT, HOST_FED, PIPELINE, Settings
+from keras_matrix.records.backends import KERAS_HUB
+from keras_matrix.records.host import device_lists, inherited_environment
+from keras_matrix.records.schema import Resolved
+from keras_matrix.records.settings import FIT, GENERATE, HOST_FED, PIPELINE, PRECISIONS, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import steps_of_pass
+from keras_matrix.runner.cell.checks.remat import rematerialised_layers
+from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.job import Job
 
 MADE_BY_KERAS = ("train_function", "test_function", "predict_function")
 """Attributes in which a model stores the functions that Keras makes of its steps at the first call."""
 NO_SEED = "none"
 _loaded_keras = keras
+IS_KERAS_2 = keras.__version__.startswith("2.")  # it has one backend
 # Keras's random layers and the attribute of their rate. Attention layers of the multi-head kind keep their rate, so
 # that they take the same path as in the timed cell; the Dropout inside them is disabled like any other.
 RATES = {
@@ -41,6 +50,29 @@ RATES = {
 }
 # These have a generator for the cell or the Dropout inside them, and draw nothing themselves.
 HOLDERS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "MultiHeadAttention", "GroupedQueryAttention")
+
+
+def configure_keras(settings: Settings) -> None:
+    """Set Keras's own options: layout, precision, and complete tracebacks.
+
+    `floatx` stays float32 with bfloat16, as with `set_dtype_policy` alone: losses and metrics are of that type, to
+    which Keras also converts integer labels, and bfloat16 rounds those above 256.
+    """
+    keras.config.disable_traceback_filtering()  # an error of the user's own code keeps its lines and its message
+    keras.config.set_image_data_format("channels_last")
+    keras.config.set_floatx("float64" if settings.precision == "float64" else "float32")
+    keras.config.set_dtype_policy(settings.precision)
+
+
+def seed_all(adapter: BackendAdapter, seed: int) -> None:
+    """Seed every generator that a workload may use.
+
+    `keras.utils.set_random_seed` also imports TensorFlow if it is installed, which costs a JAX or PyTorch cell 1.8 s.
+    Keras draws its own seeds from Python's generator, so that seeding the generators is enough.
+    """
+    random.seed(seed)
+    np.random.seed(seed)
+    adapter.seed(seed)
 
 
 def request_of(job: Job) -> Request:
@@ -126,6 +158,12 @@ def inner_optimizer(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def variables_of(optimizer: Any) -> list[Any]:
+    """Return an optimizer's own variables; of the legacy ones of Keras 2 `variables` is a method."""
+    variables = getattr(optimizer, "variables", ())
+    return list(variables() if callable(variables) else variables)
+
+
 def accumulated_steps(model: Any) -> int:
     """Return how many steps' gradients the model's optimizer averages for one change of the weights."""
     return getattr(inner_optimizer(model.optimizer), "gradient_accumulation_steps", None) or 1
@@ -140,6 +178,10 @@ def _accumulate(model: Any, settings: Settings) -> None:
     if accumulation_steps == 1 or accumulated_steps(model) == accumulation_steps:
         return
     optimizer = inner_optimizer(model.optimizer)
+    if not hasattr(optimizer, "gradient_accumulation_steps"):
+        raise Unsupported(
+            "gradient_accumulation_steps: optimizers of Keras 2 cannot accumulate gradients; leave it out"
+        )
     if getattr(optimizer, "built", True):
         raise ValueError(
             "gradient_accumulation_steps: the workload's optimizer is built already, and Keras adds no accumulators "
@@ -188,12 +230,78 @@ def changed_options(before: Mapping[str, str], after: Mapping[str, str], seed: i
 
 def check_backend(backend: str) -> None:
     """Raise ValueError if the workload replaced Keras by one of another backend."""
-    if sys.modules.get("keras") is _loaded_keras and keras.backend.backend() == backend:
+    if IS_KERAS_2 or (sys.modules.get("keras") is _loaded_keras and keras.backend.backend() == backend):
         return
     raise ValueError(
         f"backend: the workload loaded Keras anew or for another backend, as keras.config.set_backend does, but the "
         f"cell's backend is {backend}; remove that call, and set backends in the matrix"
     )
+
+
+def resolved_of_model(job: Job, workload: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
+    """Return the fields of any cell with those of its model; `run` is its start method and its steps per epoch."""
+    model, has_jit = workload.model, bool(workload.model.jit_compile) and not workload.model.run_eagerly
+    if job.settings.phase == GENERATE:
+        has_jit = adapter.generates_compiled(model)
+    return replace(
+        _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, has_jit),
+        precision=_precision(job.settings, policies := layer_policies(model)),
+        layer_policies=policies,
+        weight_dtypes=weight_dtypes(model),
+        jit_compile=has_jit,
+        eager=bool(model.run_eagerly),
+        steps_per_execution=int(model.steps_per_execution),
+        gradient_accumulation_steps=accumulated_steps(model),
+        rematerialised_layers=rematerialised_layers(model, job.settings),
+        samples=job.settings.samples,
+        batch_size=job.settings.batch_size,
+        feed=job.settings.feed,
+        image_data_format=keras.config.image_data_format(),
+        data_is_real=workload.data_is_real,
+        operations=operations_of(model),
+    )
+
+
+def _precision(settings: Settings, policies: list[str]) -> str:
+    """Return the dtype policy of a user's layers if it is one, else the active one, which later layers would have."""
+    active: str = keras.config.dtype_policy().name
+    only_policy = policies[0] if ":" in settings.workload and len(policies) == 1 else active
+    return only_policy if only_policy in PRECISIONS else active
+
+
+def _with_tf32(resolved: Resolved, settings: Settings, adapter: BackendAdapter, jit: bool) -> Resolved:
+    """Return the record's part with the results of the TF32 probes on a GPU; unchanged if no probe had a result."""
+    if settings.device != "gpu":
+        return resolved
+    answers: dict[str, Any] = tf32_of(adapter, jit)
+    return resolved if all(value is None for value in answers.values()) else replace(resolved, **answers)
+
+
+def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
+    """Return the fields from backend and machine for any cell; `run` is its start method and its steps per epoch."""
+    start, steps = run
+    return Resolved(
+        steps_per_epoch=steps,
+        seed_steps_per_epoch=steps_of_pass(settings),
+        start=start,
+        precision=settings.precision,
+        tf32=adapter.tf32(),
+        intra_op_threads=adapter.intra_op_threads(),
+        cpus=len(adapter.group.cpus()),
+        affinity=device_lists.cpu_text(adapter.group.cpus()),
+        inherited=inherited_environment.recorded(os.environ),
+    )
+
+
+def found_versions(adapter: BackendAdapter) -> dict[str, str]:
+    """Return the versions of Python, Keras, NumPy and the backend, and of KerasHub if it is imported.
+
+    They are what the modules state: a nightly wheel has another distribution, a checkout none.
+    """
+    versions = {"python": platform.python_version(), **adapter.versions()}
+    versions |= {"keras": keras.__version__, "numpy": np.__version__}
+    hub = getattr(sys.modules.get("keras_hub"), "__version__", None)
+    return versions if hub is None else {**versions, KERAS_HUB: hub}
 
 
 def layer_policies(model: Any) -> list[str]:
@@ -233,11 +341,8 @@ def _array(variable: Any) -> Any:
 
 def _seed() -> object:
     """Return the seed that `keras.utils.set_random_seed` stored; Keras's public interface does not state it."""
-    try:
-        from keras.src.utils.rng_utils import get_random_seed
-    except ImportError:
-        return NO_SEED
-    seed = get_random_seed()
+    rng_utils = getattr(keras.src.utils, "rng_utils", None)
+    seed = None if rng_utils is None else rng_utils.get_random_seed()
     return NO_SEED if seed is None else seed
 
 

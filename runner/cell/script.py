@@ -12,19 +12,22 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
+import keras
+
 from keras_matrix.models.workload import Built
 from keras_matrix.records import own_loop
+from keras_matrix.records.backends import TF_KERAS, TF_KERAS_SWITCH
 from keras_matrix.records.epoch_figures import program_work, with_figures
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Resolved, Times
 from keras_matrix.records.settings import ALL_STEPS, CUT_BEFORE, FIT, PREDICT, Settings, program_settings
 from keras_matrix.records.text import plural
-from keras_matrix.runner.cell import measure
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.called_fit import FitCall, FitLog, prefetched_note, training_rows
 from keras_matrix.runner.cell.calls import (
@@ -42,8 +45,25 @@ from keras_matrix.runner.cell.checks.devices import prove
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, leave, result_of, write_result
 from keras_matrix.runner.cell.loop import Stretch
-from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs, Turns, leave_copies
-from keras_matrix.runner.cell.options import applied, changed_options, check_backend, process_options
+from keras_matrix.runner.cell.measured_epochs import (
+    Allocated,
+    Compiling,
+    MeasuredEpochs,
+    Turns,
+    leave_copies,
+    used_memory,
+    with_compilations,
+    with_start,
+)
+from keras_matrix.runner.cell.options import (
+    applied,
+    changed_options,
+    check_backend,
+    found_versions,
+    process_options,
+    resolved_of,
+    resolved_of_model,
+)
 from keras_matrix.runner.cell.phases import CalledFit, WorkMismatch, learning_of, steps_of_epochs
 from keras_matrix.runner.cell.work import (
     COUNTING_REPEAT,
@@ -144,6 +164,8 @@ class Program(ObservedProgram):
     def _nothing_text(self, ended_by: str) -> str:
         call_text = f"the call {self._choice!r}" if self._choice else "a call of fit in its own process"
         text = f"{self.script.name}: the program ended{ended_by} without {call_text}"
+        if not self.calls and TF_KERAS in sys.modules and keras.__name__ != TF_KERAS:
+            return f"{text} of Keras {keras.__version__}; to measure it on {TF_KERAS}, set {TF_KERAS_SWITCH}=1"
         if self._loop is not None:
             advice = "let it run longer, in a loop over epochs of its own, or set fewer epochs"
             return f"{text}: its loop ended {self._loop.epochs_text}; {advice}"
@@ -319,7 +341,7 @@ class Measurement:
         (import_time_s, start, cuda_cache), events = self._begin, self._adapter.compile_events()
         settings, allocated = self._settings, self._epochs.allocated
         resolved = replace(self._resolved(seen, start), cuda_cache=cuda_cache, call=str(seen.call))
-        resolved = measure.with_compilations(resolved, events, self._epochs.compiling)
+        resolved = with_compilations(resolved, events, self._epochs.compiling)
         discarded_s, epochs_s = list(times_s[: settings.discard]), list(times_s[settings.discard :])
         times = Times(discarded_epoch_times_s=discarded_s, epoch_times_s=epochs_s, training_time_s=math.fsum(times_s))
         times = replace(times, calls_before_time_s=self.calls_before_s)
@@ -335,11 +357,11 @@ class Measurement:
         self.result = replace(
             result_of(self._job),
             device=self._device,
-            times=measure.with_start(times, import_time_s, self._build_time_s, events),
+            times=with_start(times, import_time_s, self._build_time_s, events),
             resolved=resolved,
             learning=learning,
-            memory=measure.used_memory(allocated),
-            versions=measure.found_versions(self._adapter),
+            memory=used_memory(allocated),
+            versions=found_versions(self._adapter),
             work=work,
             program_notes=[*self._own_backend(), *seen.notes],
         )
@@ -351,10 +373,10 @@ class Measurement:
         job, run = replace(self._job, settings=settings), (start, seen.steps)
         options = changed_options(self._options, process_options(self._adapter), settings.seed)
         if seen.model is None:
-            resolved = measure.resolved_of(settings, self._adapter, run)
+            resolved = resolved_of(settings, self._adapter, run)
         else:
             workload = Built(seen.model, _no_samples)
-            resolved = measure.resolved_of_model(job, workload, self._adapter, run)
+            resolved = resolved_of_model(job, workload, self._adapter, run)
             resolved = replace(resolved, **work_done(replace(job, repeat=COUNTING_REPEAT + 1), workload, ()))
         return replace(
             resolved,

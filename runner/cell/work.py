@@ -36,14 +36,13 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.optimizers import LossScaleOptimizer
 
 from keras_matrix.models.workload import Built
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, Feed, inputs_of
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.options import MADE_BY_KERAS, inner_optimizer, stored_bytes
+from keras_matrix.runner.cell.options import MADE_BY_KERAS, inner_optimizer, stored_bytes, variables_of
 
 _to_numpy = keras.ops.convert_to_numpy
 # Keras's methods of a model that decide what is trained or predicted.
@@ -183,9 +182,7 @@ class WeightChecksums:
     def of(model: Any) -> WeightChecksums:
         """Return the current checksums; one variable at a time is copied to the host."""
         inner = inner_optimizer(model.optimizer)
-        optimizer_variables = [
-            variable for variable in getattr(inner, "variables", ()) if variable is not update_counter(inner)
-        ]
+        optimizer_variables = [variable for variable in variables_of(inner) if variable is not update_counter(inner)]
         return WeightChecksums(_checksums(model.trainable_variables), _checksums(optimizer_variables))
 
     def changed_since(self, before: WeightChecksums) -> int:
@@ -266,7 +263,7 @@ def update_counter(optimizer: Any) -> Any:
 
 
 def _loss_scale(optimizer: Any) -> float | None:
-    if not isinstance(optimizer, LossScaleOptimizer) or not optimizer.built:
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or not optimizer.built:
         return None
     return float(_to_numpy(optimizer.dynamic_scale))
 
@@ -397,11 +394,9 @@ def work_done(job: Job, workload: Built, batch: Batch) -> dict[str, Any]:
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:
-    from keras_matrix.models.flops.counting import slots
-
-    optimizer_slots = slots(optimizer)
+    optimizer_slots = [variable for variable in variables_of(optimizer) if len(variable.shape)]
     return {
-        "optimizer": type(optimizer).__name__,
+        "optimizer": type(optimizer).__name__.removesuffix("V3"),  # of Keras 2, whose loss scaling has two
         "learning_rate": _first_rate(optimizer),
         "optimizer_slots": len(optimizer_slots),
         "optimizer_slot_bytes": stored_bytes(optimizer_slots),

@@ -136,7 +136,8 @@ def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None
     others = interpreters.get(ANY_BACKEND)
     by_backend = {name: found for name in keras_backends(cells) if (found := interpreters.get(name, others))}
     for interpreter in by_backend.values():
-        interpreter.check(flag, [name for name, found in by_backend.items() if found == interpreter])
+        names = [name for name, found in by_backend.items() if found == interpreter]
+        interpreter.check(flag, names, are_programs=all_programs(cells, names))
     if len(by_backend) == len(keras_backends(cells)) and len({*by_backend.values()}) == 1:
         only = next(iter(by_backend.values()))
         return ArmRequest(only.python, fault, only.versions())
@@ -151,6 +152,12 @@ def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None
 def keras_backends(cells: Iterable[Cell]) -> list[str]:
     """Return the backends of cells, without what external commands call theirs."""
     return list(dict.fromkeys(cell.settings.backend for cell in cells if cell.settings.backend in BACKENDS))
+
+
+def all_programs(cells: Iterable[Cell], backends: Iterable[str]) -> bool:
+    """Return whether the cells of these backends are programs."""
+    names = set(backends)
+    return all(cell.settings.script for cell in cells if cell.settings.backend in names)
 
 
 def measured(request: RunRequest, experiment: Experiment, display: Display) -> Session:

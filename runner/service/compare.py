@@ -19,7 +19,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.experiment import Display, Experiment, keras_backends, measured, own_arm
+from keras_matrix.runner.measure.experiment import Display, Experiment, all_programs, keras_backends, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
@@ -142,7 +142,7 @@ def arms_of(sides: Sides, environments: Environments, cells: Sequence[Cell]) -> 
     base, new = environments
     for flag, environment in (("--base-env", base), ("--new-env", new)):
         if environment and (backends := keras_backends(cells)):  # what external commands need is not known
-            environment.check(flag, backends)
+            environment.check(flag, backends, are_programs=all_programs(cells, backends))
     return {
         name: ArmRequest(environment.python, fault, environment.versions())
         if environment

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -16,9 +16,11 @@ from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, Unsupported
 from keras_matrix.runner.cell.backends.tensorflow_resident import HOST, resident_dataset
-from keras_matrix.runner.cell.backends.tensorflow_stream import DatasetStream
 from keras_matrix.runner.cell.batches import LOOKAHEAD, Batch, Feed, Feeder
-from keras_matrix.runner.cell.piped.timers import StreamRequest
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.cell.backends.tensorflow_stream import DatasetStream
+    from keras_matrix.runner.cell.piped.timers import StreamRequest
 
 # Where tf.function makes a graph. Not in the public interface: if it is missing, traces are not counted. The public
 # count of one function's traces (`experimental_get_tracing_count`) would miss that the function was recreated.
@@ -109,10 +111,14 @@ class Adapter(BackendAdapter):
         return endless, resident_dataset(tuples, device)
 
     def own_stream(self, request: StreamRequest) -> DatasetStream:
+        from keras_matrix.runner.cell.backends.tensorflow_stream import (
+            DatasetStream,
+        )  # it cannot be imported on Keras 2
+
         return DatasetStream(request)
 
     def platforms(self, tensors: Any) -> set[str]:
-        values = [getattr(tensor, "value", tensor) for tensor in tensors]
+        values = [tensor if isinstance(tensor, tf.Variable) else getattr(tensor, "value", tensor) for tensor in tensors]
         return {value.device.split(":")[-2].lower() for value in values if getattr(value, "device", "")}
 
     def output(self, model: Any, inputs: Any) -> Any:

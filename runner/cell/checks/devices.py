@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices
 from keras_matrix.records import replicas
+from keras_matrix.records.fc import rules
 from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.schema import DeviceProof
@@ -33,6 +34,12 @@ NO_DEVICE_TEXTS = (
 
 class DeviceMismatch(Exception):
     """Tensors are not placed on the requested device."""
+
+
+def refuse_several_machines(settings: Settings) -> None:
+    """Raise `Unsupported` if the cell is to be divided among several machines, which `fit` is not."""
+    if reason := rules.undivided(settings):
+        raise Unsupported(reason)
 
 
 def refuse_devices(settings: Settings) -> None:

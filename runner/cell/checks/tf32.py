@@ -71,7 +71,7 @@ def operations_of(model: Any) -> list[str]:
     # Not in Keras's public interface: if it is missing, the operations are unknown.
     layers: Callable[..., Any] = getattr(model, "_flatten_layers", lambda include_self: [])
     for layer in layers(include_self=False):
-        if not type(layer).__module__.startswith("keras."):
+        if not type(layer).__module__.startswith(f"{keras.__name__}."):
             return []
         if isinstance(layer, _classes(_CONVOLUTIONS)):
             operations.add("convolution")

@@ -448,7 +448,7 @@ class FurtherReplica:
     """A replica that follows the first one; its methods are the requests."""
 
     def __init__(self, start: ReplicaStart, requests: Connection) -> None:
-        from keras_matrix.runner.cell import backends, measure
+        from keras_matrix.runner.cell import backends, measure, options
         from keras_matrix.runner.cell.options import applied
 
         job = start.job
@@ -457,10 +457,10 @@ class FurtherReplica:
         self._adapter = backends.load(job.settings.backend)
         if job.settings.device != "cpu":  # a new interpreter, which has inherited no configuration
             self._adapter.configure(job.settings, job.compile_cache_dir)
-        measure.configure_keras(job.settings)
+        options.configure_keras(job.settings)
         if job.parity is not None and job.settings.precision == "float64":
             keep_float64()
-        measure.seed_all(self._adapter, job.settings.seed)
+        options.seed_all(self._adapter, job.settings.seed)
         self._part.join()
         workload = measure.planted(measure.load_workload(job), job)
         applied(workload, job.settings)

@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -28,13 +29,21 @@ from packaging.version import InvalidVersion, Version
 
 import keras_matrix
 from keras_matrix.records import files
-from keras_matrix.records.backends import BACKENDS, DISTRIBUTIONS, TABLE
+from keras_matrix.records.backends import (
+    BACKENDS,
+    DISTRIBUTIONS,
+    KERAS_2_BACKEND,
+    KERAS_2_VARIABLE,
+    TABLE,
+    TF_KERAS,
+    TF_KERAS_SWITCH,
+)
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.errors import UsageError
 
 ANSWER_LIMIT_S = 60.0
-OLDEST_PYTHON, OLDEST_KERAS = (3, 11), "3.5"
+OLDEST_PYTHON, OLDEST_KERAS, OLDEST_KERAS_2 = (3, 11), "3.5", "2.15"
 CONFIGURATION_LIMIT_BYTES = 64 << 10
 
 
@@ -100,20 +109,48 @@ class Interpreter:
         return [str(name) for name in _facts(self.python, tuple(packages))["absent"]]
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of Python, Keras, NumPy, the backends and KerasHub as installed there."""
+        """Return the versions of Python, of the Keras that is used, NumPy, the backends and KerasHub there."""
         facts = _facts(self.python, ())
-        return {"python": ".".join(map(str, facts["python"])), **facts["versions"]}
+        versions = {"python": ".".join(map(str, facts["python"])), **facts["versions"]}
+        tf_keras = versions.pop(TF_KERAS, None)
+        return versions if tf_keras is None or self.keras_2 != TF_KERAS else {**versions, "keras": tf_keras}
 
-    def check(self, flag: str, backends: Iterable[str]) -> None:
-        """Refuse an environment that cannot run cells of these backends. Raises `UsageError`, naming `flag`."""
+    @property
+    def keras_2(self) -> str | None:
+        """The module that is Keras 2 there: `keras`, or `tf_keras` if TensorFlow is told to use it; else None."""
+        versions = _facts(self.python, ())["versions"] if self.foreign else {}
+        if TF_KERAS in versions and os.environ.get(TF_KERAS_SWITCH, "").lower() in ("1", "true"):
+            return TF_KERAS
+        return "keras" if versions.get("keras", "").startswith("2.") else None
+
+    def check(self, flag: str, backends: Iterable[str], *, are_programs: bool = False) -> None:
+        """Refuse an environment that cannot run cells of these backends. Raises `UsageError`, naming `flag`.
+
+        On Keras 2 only programs are measured.
+        """
         if absent := self.absent(["keras", "numpy", *backends]):
             raise UsageError(
                 f"{flag}: {self.python} has no {', '.join(absent)}; install them there, "
                 "or choose other backends with --backend"
             )
         keras = self.versions().get("keras")
-        if keras is not None and _version(keras) < Version(OLDEST_KERAS):
+        if self.keras_2 is not None:
+            self._check_keras_2(flag, backends, are_programs)
+        elif keras is not None and _version(keras) < Version(OLDEST_KERAS):
             raise UsageError(f"{flag}: {self.python} has Keras {keras}; install Keras {OLDEST_KERAS} or newer there")
+
+    def _check_keras_2(self, flag: str, backends: Iterable[str], are_programs: bool) -> None:
+        version = self.versions()["keras"]
+        text = f"{flag}: {self.python} has Keras {version}"
+        if not are_programs:
+            raise UsageError(
+                f"{text}, on which only programs are measured: measure the script that calls fit, by runner script or "
+                "in a matrix as workload: {script: train.py}; or install Keras 3 there"
+            )
+        if others := [name for name in backends if name != KERAS_2_BACKEND]:
+            raise UsageError(f"{text}, which runs on {KERAS_2_BACKEND} alone, not on {', '.join(others)}; leave it out")
+        if _version(version) < Version(OLDEST_KERAS_2):
+            raise UsageError(f"{text}; install TensorFlow {OLDEST_KERAS_2} there, the last one with its own Keras")
 
     def conflicts(self, backends: Iterable[str]) -> list[str]:
         """Return what Keras and these backends require there and is installed in another version."""
@@ -129,12 +166,17 @@ class Interpreter:
 
     def variables(self) -> dict[str, str]:
         """Return the variables by which its processes find this project."""
-        return {"PYTHONPATH": _links()} if self.foreign else {}
+        if not self.foreign:
+            return {}
+        module = self.keras_2
+        switch = {TF_KERAS_SWITCH: "1"} if module == TF_KERAS else {}
+        return {"PYTHONPATH": _links(), **({} if module is None else {KERAS_2_VARIABLE: module, **switch})}
 
 
 def installed_backends(interpreter: Interpreter) -> list[str]:
     """Return the backends that are installed there together with Keras."""
-    return [name for name in BACKENDS if not interpreter.absent(("keras", name))]
+    possible = BACKENDS if interpreter.keras_2 is None else (KERAS_2_BACKEND,)
+    return [name for name in possible if not interpreter.absent(("keras", name))]
 
 
 def of_environment(folder: Path, flag: str) -> Interpreter:
@@ -214,7 +256,7 @@ def _is_met(text: str, installed: str) -> bool:
 @cache
 def _facts(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
     program = _FACTS.replace("IMPORTED_KERAS", inspect.getsource(imported_keras))
-    command = [python, "-I", "-c", program, json.dumps([packages, DISTRIBUTIONS])]
+    command = [python, "-I", "-c", program, json.dumps([packages, (*DISTRIBUTIONS, TF_KERAS)])]
     try:
         completed = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=True)
         facts: dict[str, Any] = json.loads(completed.stdout)

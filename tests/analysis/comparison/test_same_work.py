@@ -50,6 +50,22 @@ def test_row_of_a_workload_without_jit_says_that_backends_run_it_differently() -
     assert only_row([*without_jit("tensorflow", **eager), *without_jit("jax", **own, **eager)]).caveats == ()
 
 
+def test_keras_2_beside_keras_3_is_a_caveat_and_two_versions_of_keras_3_are_none() -> None:
+    def side(keras: str) -> list[Record]:
+        return [replace(on("tensorflow"), repeat=repeat, versions={"keras": keras}) for repeat in range(5)]
+
+    (comparison,) = versus(side("2.15.0"), side("3.15.1"), Rule()).comparisons
+    assert comparison.caveats == (
+        "Keras differs: base 2.15.0, new 3.15.1: other code of fit, layers and optimizers, and other defaults: a ratio "
+        "is that of the program as it runs on each (docs/comparing.md)",
+    )
+    assert set(named_caveats(comparison.caveats)) == {"Keras differs"}
+    (without_interval,) = versus(side("2.15.0")[:2], side("3.15.1")[:2], Rule()).comparisons
+    assert (without_interval.reason is not None, without_interval.caveats) == (True, comparison.caveats)
+    (alike,) = versus(side("3.14.0"), side("3.15.1"), Rule()).comparisons
+    assert alike.caveats == ()
+
+
 def on(backend: str, loss: list[float | None] | None = None, **resolved: Any) -> Record:
     """A record of that backend."""
     record = make_record(settings=make_settings(backend=backend), learning=Learning(loss or []))

@@ -16,7 +16,7 @@ from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Memor
 from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.backends import CompileEvents, jax
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.measure import found_versions, resolved_of
+from keras_matrix.runner.cell.options import found_versions, resolved_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from tests.conftest import make_settings
 

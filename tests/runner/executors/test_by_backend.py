@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.settings import SCRIPT
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Contract
 from keras_matrix.runner.executors.by_backend import ByBackend
@@ -81,6 +82,48 @@ def test_an_environment_without_the_backend_of_its_cells_is_refused(installed: I
     folder = installed({**KERAS, "jax": "0.4.31"})
     with pytest.raises(UsageError, match="has no torch"):
         own_arm(request({"": folder}), cells("jax", "torch"))
+
+
+def test_programs_alone_are_measured_on_keras_2(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    found = interpreter.of_environment(installed({**KERAS, "keras": "2.15.0", "tensorflow": "2.15.1"}), "--python")
+    found.check("--python", ["tensorflow"], are_programs=True)
+    assert (found.keras_2, interpreter.installed_backends(found)) == ("keras", ["tensorflow"])
+    assert found.variables()["KERAS_BENCHMARK_KERAS_2"] == "keras"
+    assert "TF_USE_LEGACY_KERAS" not in found.variables()
+    with pytest.raises(UsageError, match=r"has Keras 2\.15\.0, on which only programs are measured: .*runner script"):
+        found.check("--python", ["tensorflow"])
+    old = interpreter.of_environment(installed({**KERAS, "keras": "2.14.0", "tensorflow": "2.14.1"}), "--python")
+    with pytest.raises(UsageError, match=r"has Keras 2\.14\.0; install TensorFlow 2\.15 there"):
+        old.check("--python", ["tensorflow"], are_programs=True)
+    with_jax = {**KERAS, "keras": "2.15.0", "tensorflow": "2.15.1", "jax": "0.4.31"}
+    with pytest.raises(UsageError, match="runs on tensorflow alone, not on jax"):
+        interpreter.of_environment(installed(with_jax), "--python").check(
+            "--python", ["tensorflow", "jax"], are_programs=True
+        )
+
+
+def test_tf_keras_is_used_if_tensorflow_is_told_to(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {**KERAS, "keras": "3.15.1", "tf_keras": "2.21.0", "tensorflow": "2.21.0"}
+    found = interpreter.of_environment(installed(versions), "--base-env")
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    assert (found.keras_2, found.versions()["keras"]) == (None, "3.15.1")
+    assert [*found.variables()] == ["PYTHONPATH"]
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    assert (found.keras_2, found.versions()["keras"], "tf_keras" in found.versions()) == ("tf_keras", "2.21.0", False)
+    variables = found.variables()
+    assert (variables["KERAS_BENCHMARK_KERAS_2"], variables["TF_USE_LEGACY_KERAS"]) == ("tf_keras", "1")
+    without = interpreter.of_environment(installed({**KERAS, "tensorflow": "2.21.0"}), "--new-env")
+    assert (without.keras_2, [*without.variables()]) == (None, ["PYTHONPATH"])
+
+
+def test_a_request_for_programs_takes_keras_2_and_one_for_a_build_does_not(installed: Installed) -> None:
+    folder = installed({**KERAS, "keras": "2.15.0", "tensorflow": "2.15.1"})
+    (program,), (build,) = cells("tensorflow"), cells("tensorflow")
+    program.settings = replace(program.settings, workload=f"{SCRIPT}train.py")
+    assert own_arm(request({"": folder}), [program]).versions["keras"] == "2.15.0"
+    with pytest.raises(UsageError, match="only programs are measured"):
+        own_arm(request({"": folder}), [program, build])
 
 
 def test_cells_in_images_take_no_environment(installed: Installed) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.analysis.whatif.graph import Graph, Node
-from keras_matrix.analysis.whatif.reconstruct.files import graph_of
 from keras_matrix.analysis.whatif.reconstruct.kineto.rank import trace_of
 from keras_matrix.analysis.whatif.reconstruct.kineto.reading import read
 from keras_matrix.analysis.whatif.reconstruct.pieces import Piece, RankTrace
+from keras_matrix.runner.whatif.source import graph_of_files
 from tests.records.traces.synthetic import chrome, event, mark
 
 Event = dict[str, Any]
@@ -88,7 +88,7 @@ def graph_in(tmp_path: Path, *files: Sequence[Event], **members: Any) -> Graph:
     for rank, events in enumerate(files):
         info = {"distributedInfo": {"rank": rank, "world_size": len(files)}}
         paths.append(chrome(tmp_path / f"rank{rank}.json", events, **info | members))
-    return graph_of(paths)
+    return graph_of_files(paths)
 
 
 def times(lane: Sequence[Piece], begin: float = 0.0) -> list[tuple[str, float, float]]:

@@ -11,7 +11,7 @@ import pytest
 from keras_matrix.analysis.whatif import engine
 from keras_matrix.analysis.whatif.graph import Graph, NodeKind
 from keras_matrix.analysis.whatif.reconstruct.coverage import of_graph
-from keras_matrix.analysis.whatif.reconstruct.files import graph_of
+from keras_matrix.runner.whatif.source import graph_of_files
 from tests.analysis.whatif.reconstruct.kineto.events import (
     AUTOGRAD,
     Event,
@@ -42,7 +42,7 @@ def replayed_us(found: Graph, step: int = 0) -> float:
 
 
 def recorded(name: str) -> Graph:
-    return graph_of(sorted((DATA / name).glob("*.json.gz")))
+    return graph_of_files(sorted((DATA / name).glob("*.json.gz")))
 
 
 # Hand-made.
@@ -126,7 +126,7 @@ def test_clocks_of_machines_without_marks_are_aligned_by_the_ends_of_collectives
 
 def test_missing_rank_leaves_the_measured_times_and_is_reported(tmp_path: Path) -> None:
     path = chrome(tmp_path / "one.json", ranks(80)[0], distributedInfo={"rank": 0, "world_size": 2})
-    found = graph_of([path])
+    found = graph_of_files([path])
     assert (found.header.missing_ranks, found.header.world_size) == ((1,), 2)
     assert [node.durations_ns for node in found.nodes if node.collective] == [(280_000, 280_000)]
     assert found.header.caveats[0].startswith("1 of 2 ranks have no file (rank 1): collectives keep their measured")
@@ -135,7 +135,7 @@ def test_missing_rank_leaves_the_measured_times_and_is_reported(tmp_path: Path) 
 
 def test_facts_of_the_caller_are_in_the_header(tmp_path: Path) -> None:
     path = chrome(tmp_path / "one.json", [mark("step:1", 0, 90), operator("aten::mm", 0, 50)], host_name="a")
-    header = graph_of([path], versions={"torch": "2.13"}, settings={"workers": 1}, cores=2).header
+    header = graph_of_files([path], versions={"torch": "2.13"}, settings={"workers": 1}, cores=2).header
     assert (header.versions, header.settings, header.cores) == ({"torch": "2.13"}, {"workers": 1}, 2)
     assert (header.source, header.backend, header.device, header.step_times_s) == (str(path), "torch", "cpu", (90e-6,))
 
@@ -213,7 +213,7 @@ def test_recorded_transfers_of_a_pipeline_join_two_ranks() -> None:
 def public() -> Graph:
     if not NCCL.is_file():
         pytest.skip(f"the public trace {NCCL} is missing")
-    return graph_of([NCCL])
+    return graph_of_files([NCCL])
 
 
 @needs_public_traces
@@ -261,7 +261,7 @@ def test_sums_of_the_public_trace_wait_for_the_stream_of_computations_and_it_for
 @needs_public_traces
 @pytest.mark.parametrize("name", ["gloo_cpu_rank34", "simple_add"])
 def test_other_public_traces_are_built_with_what_is_not_known_of_them(name: str) -> None:
-    found = graph_of([PUBLIC / f"{name}.json.gz"])
+    found = graph_of_files([PUBLIC / f"{name}.json.gz"])
     assert found.header.caveats[0].startswith(("299 of 300 ranks have no file", "rank 0: no step is marked"))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.analysis.whatif.graph import GraphError
-from keras_matrix.analysis.whatif.reconstruct.files import graph_of
 from keras_matrix.records.traces.request import TraceError
+from keras_matrix.runner.whatif.source import graph_of_files
 from tests.analysis.whatif.reconstruct.kineto.events import (
     Event,
     call,
@@ -42,7 +42,7 @@ def ranks(*files: Sequence[Event]) -> Case:
 def file(name: str, text: str) -> Case:
     def made(folder: Path) -> object:
         (folder / name).write_text(text)
-        return graph_of([folder / name])
+        return graph_of_files([folder / name])
 
     return made
 
@@ -50,7 +50,7 @@ def file(name: str, text: str) -> Case:
 def of_one_rank(folder: Path) -> object:
     """Return the graph of two files that say that they are of the same rank."""
     one = {"distributedInfo": {"rank": 0}}
-    return graph_of([chrome(folder / f"{name}.json", repeated(SUM, [0], 350), **one) for name in "ab"])
+    return graph_of_files([chrome(folder / f"{name}.json", repeated(SUM, [0], 350), **one) for name in "ab"])
 
 
 def without(key: str) -> Event:
@@ -74,10 +74,10 @@ def cycle() -> list[Event]:
 
 
 CASES: Mapping[str, Case] = {
-    "no file": lambda folder: graph_of([]),
-    "files of two profilers": lambda folder: graph_of([folder / "a.json", folder / "b.xplane.pb"]),
-    "a file of another kind": lambda folder: graph_of([folder / "a.txt"]),
-    "a missing file": lambda folder: graph_of([folder / "mine.json"]),
+    "no file": lambda folder: graph_of_files([]),
+    "files of two profilers": lambda folder: graph_of_files([folder / "a.json", folder / "b.xplane.pb"]),
+    "a file of another kind": lambda folder: graph_of_files([folder / "a.txt"]),
+    "a missing file": lambda folder: graph_of_files([folder / "mine.json"]),
     "JSON of another program": file("mine.json", '{"a": 1}'),
     "a list without events": file("mine.json", '{"traceEvents": []}'),
     "events of a browser": file("mine.json", '[{"ph": "X", "cat": "browser", "name": "x"}]'),

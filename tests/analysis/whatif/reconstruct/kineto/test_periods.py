@@ -13,8 +13,8 @@ from statistics import fmean
 
 import pytest
 
-from keras_matrix.analysis.whatif.reconstruct.files import graph_of
 from keras_matrix.analysis.whatif.replay import replay
+from keras_matrix.runner.whatif.source import graph_of_files
 from tests.analysis.whatif.reconstruct.kineto.events import Event, call, graph_in, kernel, named, operator
 from tests.analysis.whatif.reconstruct.kineto.generated import Work, files
 from tests.records.traces.public import PUBLIC, needs_public_traces
@@ -89,7 +89,7 @@ def test_replayed_steps_of_simulated_training_take_the_true_period(
     errors = {}
     for seed in range(COUNT):
         paths, period_us = files(tmp_path, kind(random.Random(seed)))
-        errors[seed] = replay(graph_of(paths), resamples=1).step_time_s * 1e6 / period_us - 1
+        errors[seed] = replay(graph_of_files(paths), resamples=1).step_time_s * 1e6 / period_us - 1
     assert len(errors) == COUNT
     assert {seed: error for seed, error in errors.items() if abs(error) > 0.01} == {}
 
@@ -213,7 +213,7 @@ def true_period_s(path: Path) -> float:
 @pytest.mark.parametrize("name", ["ddp_nccl_2gpu_rank0", "gpu_bound_rank0"])
 def test_replayed_and_measured_steps_of_public_traces_take_the_true_period(name: str) -> None:
     path = PUBLIC / f"{name}.json.gz"
-    found = graph_of([path])
+    found = graph_of_files([path])
     assert replay(found, resamples=1).step_time_s == pytest.approx(true_period_s(path), rel=0.03)
     assert found.step_time_s == pytest.approx(true_period_s(path), rel=0.005)
     assert found.header.coverage > 0.9
