@@ -43,6 +43,7 @@ MESSAGE_CHARACTERS = 4000
 INSTALLED = ("/site-packages/", "/dist-packages/", f"{Path(os.__file__).parent}/", f"{keras_matrix.__path__[0]}/")
 LINE_LIMIT = 3000
 NOT_REACHED = ("URLError", "HTTPError", "gaierror")  # errors of downloads, by name: their modules are not imported here
+FOUND = "~/.keras/models and ~/.keras/datasets, or the folder of --datasets"
 CODE_CHARACTERS = 120
 # A test compares it with the class, which is not imported here: it would import NumPy before the backend.
 DATA_ERROR = "keras_matrix.models.inputs.stored.sample.InputDataError"
@@ -101,6 +102,8 @@ def _placed_script(job: Job) -> Job:
     from keras_matrix.runner.cell.project import placed, working_folder
 
     originally, job = job, placed(job)
+    if keras_config := sys.modules.get("keras.src.backend.config"):  # a fork has imported it with the server's home
+        vars(keras_config)["_KERAS_DIR"] = os.environ["KERAS_HOME"]
     os.chdir(working_folder(originally, job))
     sys.path[:] = search_path([str((Path(job.import_roots[0]) / job.settings.script).parent)], sys.path)
     return job
@@ -311,7 +314,7 @@ def _advice_to_program(error: BaseException) -> str | None:
     if isinstance(error, EOFError) and "EOF when reading a line" in str(error):
         return "nobody answers input() in a measured program: give it the text as an argument"
     if isinstance(error, ConnectionError) or type(error).__name__ in NOT_REACHED:
-        return "each cell has a new home folder, without earlier downloads: read a file of the project instead"
+        return f"of your home folder a cell finds {FOUND}: download it before, or read a file of the project"
     return None
 
 
