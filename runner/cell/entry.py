@@ -180,11 +180,27 @@ _WITHIN_KERAS = re.compile(r"Exception encountered when calling (.+?)\.\n\n\x1b\
 
 
 def _cause_within_keras(text: str) -> str:
-    """Return the message of a layer's error before the one that Keras makes of it with its traceback filter."""
+    """Return the message of an error before the one that Keras's traceback filter or TensorFlow's graph makes of it."""
+    text = _cause_within_graph(text)
     while match := _WITHIN_KERAS.search(text):
         cause, newline, remainder = match[2].partition("\n")
         text = f"{cause} (in {match[1]}){newline}{remainder}"
     return text
+
+
+_GRAPH_ERROR = "Graph execution error:"
+# Of such an error: where in the graph, and the code that made that node.
+_PLACE_IN_GRAPH = re.compile(r"$|Detected at node |<stack traces unavailable>|\d+ root error|\s+File |\s+\[\[")
+
+
+def _cause_within_graph(text: str) -> str:
+    """Return the text of an error of TensorFlow's graph with what failed as its first line."""
+    first, _, remainder = text.partition("\n")
+    if first.strip() != _GRAPH_ERROR:
+        return text
+    lines = (line for line in remainder.splitlines() if not _PLACE_IN_GRAPH.match(line))
+    cause = re.sub(r"^\s*\(0\) (\w+: )?\s*", "", next(lines, first))
+    return f"{cause.strip()}\n{remainder}"
 
 
 def _cause(error: BaseException, job: Job) -> BaseException:
