@@ -44,6 +44,7 @@ MESSAGE_CHARACTERS = 4000
 INSTALLED = ("/site-packages/", "/dist-packages/", f"{Path(os.__file__).parent}/", f"{keras_matrix.__path__[0]}/")
 LINE_LIMIT = 3000
 NOT_REACHED = ("URLError", "HTTPError", "gaierror")  # errors of downloads, by name: their modules are not imported here
+FOUND = "~/.keras/models and ~/.keras/datasets, or the folder of --datasets"
 CODE_CHARACTERS = 120
 # A test compares it with the class, which is not imported here: it would import NumPy before the backend.
 DATA_ERROR = "keras_matrix.models.inputs.stored.sample.InputDataError"
@@ -107,6 +108,8 @@ def _placed_script(job: Job) -> Job:
     from keras_matrix.runner.cell.project import placed, working_folder
 
     originally, job = job, placed(job)
+    if keras_config := sys.modules.get("keras.src.backend.config"):  # a fork has imported it with the server's home
+        vars(keras_config)["_KERAS_DIR"] = os.environ["KERAS_HOME"]
     os.chdir(working_folder(originally, job))
     sys.path[:] = search_path([str((Path(job.import_roots[0]) / job.settings.script).parent)], sys.path)
     return job
@@ -187,11 +190,27 @@ _WITHIN_KERAS = re.compile(r"Exception encountered when calling (.+?)\.\n\n\x1b\
 
 
 def _cause_within_keras(text: str) -> str:
-    """Return the message of a layer's error before the one that Keras makes of it with its traceback filter."""
+    """Return the message of an error before the one that Keras's traceback filter or TensorFlow's graph makes of it."""
+    text = _cause_within_graph(text)
     while match := _WITHIN_KERAS.search(text):
         cause, newline, remainder = match[2].partition("\n")
         text = f"{cause} (in {match[1]}){newline}{remainder}"
     return text
+
+
+_GRAPH_ERROR = "Graph execution error:"
+# Of such an error: where in the graph, and the code that made that node.
+_PLACE_IN_GRAPH = re.compile(r"$|Detected at node |<stack traces unavailable>|\d+ root error|\s+File |\s+\[\[")
+
+
+def _cause_within_graph(text: str) -> str:
+    """Return the text of an error of TensorFlow's graph with what failed as its first line."""
+    first, _, remainder = text.partition("\n")
+    if first.strip() != _GRAPH_ERROR:
+        return text
+    lines = (line for line in remainder.splitlines() if not _PLACE_IN_GRAPH.match(line))
+    cause = re.sub(r"^\s*\(0\) (\w+: )?\s*", "", next(lines, first))
+    return f"{cause.strip()}\n{remainder}"
 
 
 def _cause(error: BaseException, job: Job) -> BaseException:
@@ -321,7 +340,7 @@ def _advice_to_program(error: BaseException) -> str | None:
     if isinstance(error, EOFError) and "EOF when reading a line" in str(error):
         return "nobody answers input() in a measured program: give it the text as an argument"
     if isinstance(error, ConnectionError) or type(error).__name__ in NOT_REACHED:
-        return "each cell has a new home folder, without earlier downloads: read a file of the project instead"
+        return f"of your home folder a cell finds {FOUND}: download it before, or read a file of the project"
     return None
 
 

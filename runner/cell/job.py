@@ -229,7 +229,12 @@ def make_home(job: Job) -> dict[str, str]:
     for folder in (home, temporary):
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
-    return {"HOME": str(home), "TMPDIR": str(temporary), "KERAS_HOME": str(home / ".keras")}
+    return {"HOME": str(home), "TMPDIR": str(temporary), "KERAS_HOME": str(keras_home(job))}
+
+
+def keras_home(job: Job) -> Path:
+    """Return the home of Keras in the cell, which may not exist."""
+    return Path(job.folder) / "home" / ".keras"
 
 
 def leave(code: int) -> NoReturn:

@@ -3,6 +3,7 @@
 Small files are copied; large files, and those of folders with many files, are links. Before Python's own functions
 change a file or folder behind a link, it becomes the program's own: a file by a copy, a folder by a folder of links
 (`Originals`). Libraries that write by themselves are not seen: the files that they usually write are always copied.
+The home of Keras is a folder of links as well: to the user's data sets and weights, which no process downloads again.
 
 Hidden files, environments of Python, runs of this program, pipes, sockets and devices are left out.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.text import bytes_text
-from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.job import Job, keras_home
 
 SMALL_BYTES = 1 << 20
 MANY_FILES = 200  # of a folder with data
@@ -65,9 +66,24 @@ def placed(job: Job) -> Job:
     for root in dict.fromkeys(reversed(job.import_roots)):  # the last one is that of the matrix file
         if (Path(root) / script).is_file():
             copy = project_copy(Path(job.folder), Path(root))
+            _link_downloads(job)
             return replace(job, import_roots=[str(copy)], host_roots=[_on_host(job).get(root, root)])
     folders_text = " or ".join(dict.fromkeys(job.import_roots))
     raise FileNotFoundError(f"{script}: no such program in {folders_text}")
+
+
+def _link_downloads(job: Job) -> None:
+    """Let Keras find in its home what it has downloaded before: the user's data sets, and weights of its models."""
+    home = keras_home(job)
+    home.mkdir(parents=True, exist_ok=True)  # Keras uses another folder without it
+    if job.dataset_dir is None:
+        return
+    data_sets = Path(job.dataset_dir)
+    # ~/.keras has both folders; a folder of data sets elsewhere may contain one of models.
+    models = data_sets.with_name("models") if data_sets.name == "datasets" else data_sets / "models"
+    for name, folder in (("datasets", data_sets), ("models", models)):
+        if folder.is_dir():
+            (home / name).symlink_to(folder.resolve())
 
 
 def working_folder(job: Job, placed_job: Job) -> Path:
@@ -187,14 +203,14 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
 
 
 class Originals:
-    """Keeps the files behind the links of a copy as they are, whatever Python's functions do in this process."""
+    """Keeps the files behind the links of some folders as they are, whatever Python's functions do in this process."""
 
-    def __init__(self, copy: Path) -> None:
-        self._root = copy.resolve()
-        self._roots = dict.fromkeys((str(copy.absolute()), str(self._root)))
+    def __init__(self, *folders: Path) -> None:
+        self._roots = {
+            str(path): folder.resolve() for folder in folders for path in (folder.absolute(), folder.resolve())
+        }
         self._local = threading.local()
-        paths = (Path(folder, name) for folder, folders, names in os.walk(self._root) for name in (*folders, *names))
-        self._linked = frozenset(path.resolve() for path in paths if self._is_linked(path))
+        self._linked = frozenset(path.resolve() for root in set(self._roots.values()) for path in _links(root))
 
     def keep(self) -> None:
         """Keep them from now on. A copy without links needs nothing, and its program is not slowed down."""
@@ -218,30 +234,26 @@ class Originals:
             self._local.is_working = False
 
     def _change(self, event: str, path: str) -> None:
-        root = next((root for root in self._roots if path.startswith(f"{root}/")), None)
-        if root is None:
+        text = next((text for text in self._roots if path.startswith(f"{text}/")), None)
+        if text is None:
             self._refuse_original(Path(path))
             return
-        place = self._root
-        *folders, name = path.removeprefix(f"{root}/").split("/")
+        root = place = self._roots[text]
+        *folders, name = path.removeprefix(f"{text}/").split("/")
         for folder in folders:
             place /= folder
-            if self._is_linked(place):
-                self._own_folder(place)
+            if _is_link_from(root, place):
+                _own_folder(place, root.parent)
         place /= name
-        if event in _OF_NAMES or not self._is_linked(place):
+        if event in _OF_NAMES or not _is_link_from(root, place):
             return
         if event == "shutil.rmtree":
             place.unlink()  # what it names stays
             place.mkdir()
         elif place.is_dir():
-            self._own_folder(place)
+            _own_folder(place, root.parent)
         else:
-            self._own_file(place)
-
-    def _is_linked(self, path: Path) -> bool:
-        """Return whether a path in the copy is a link to outside, not one that the program made within."""
-        return path.is_symlink() and self._root not in path.resolve().parents
+            _own_file(place, root.parent)
 
     def _refuse_original(self, path: Path) -> None:
         """Refuse the change of a linked file by its own path, as `Path.resolve` gives it; new files are not refused."""
@@ -251,20 +263,32 @@ class Originals:
             text = "a measured program changes no file of its project; name it by its path in the program's folder"
             raise PermissionError(errno.EACCES, text, str(path))
 
-    def _own_file(self, link: Path) -> None:
-        """Replace a link by a copy of its file; remove one without a file."""
-        if not link.exists():
-            link.unlink()
-            return
-        copy = self._root.parent / f"copy-{secrets.token_hex(8)}"
-        shutil.copy2(link, copy)
-        copy.replace(link)
 
-    def _own_folder(self, link: Path) -> None:
-        """Replace a link to a folder by a folder of links to what is in it."""
-        folder = self._root.parent / f"copy-{secrets.token_hex(8)}"
-        folder.mkdir()
-        for path in link.resolve().iterdir():
-            (folder / path.name).symlink_to(path)
+def _links(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        yield from (path for name in (*folders, *names) if _is_link_from(root, path := Path(folder, name)))
+
+
+def _is_link_from(root: Path, path: Path) -> bool:
+    """Return whether a path below `root` is a link to outside of it, not one that the program made within."""
+    return path.is_symlink() and root not in path.resolve().parents
+
+
+def _own_file(link: Path, scratch: Path) -> None:
+    """Replace a link by a copy of its file; remove one without a file."""
+    if not link.exists():
         link.unlink()
-        folder.rename(link)
+        return
+    copy = scratch / f"copy-{secrets.token_hex(8)}"
+    shutil.copy2(link, copy)
+    copy.replace(link)
+
+
+def _own_folder(link: Path, scratch: Path) -> None:
+    """Replace a link to a folder by a folder of links to what is in it."""
+    folder = scratch / f"copy-{secrets.token_hex(8)}"
+    folder.mkdir()
+    for path in link.resolve().iterdir():
+        (folder / path.name).symlink_to(path)
+    link.unlink()
+    folder.rename(link)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_matrix.records.backends import BACKENDS
@@ -32,6 +33,7 @@ cells:
   - workload: {{script: idle.py}}
   - workload: {{script: breaks.py}}
   - workload: {{script: once.py}}
+  - workload: {{script: downloaded.py}}
   - workload: {{script: caught.py}}
   - workload: {{script: nothing.py}}
   - workload: {{script: misplaced.py}}
@@ -48,6 +50,7 @@ EXPECTED = {
     ("modelless.py", "steps:1"): ("steps modelless.py:5", 4),
     ("breaks.py", "steps:1"): ("steps breaks.py:13", 6),
     ("once.py", "steps:1"): ("steps once.py:12", 3),
+    ("downloaded.py", "fit:1"): ("fit downloaded.py:10", 2),
 }
 
 
@@ -59,7 +62,11 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
     matrix = project / "matrix.yaml"
     matrix.write_text(MATRIX.format(backend=backend))
-    assert main(["--matrix", str(matrix), "--results", str(tmp_path / "results")]) == 1
+    data_sets = tmp_path / "data"
+    data_sets.mkdir()
+    np.save(data_sets / "numbers.npy", np.random.rand(64, 4))
+    places = ["--results", str(tmp_path / "results"), "--datasets", str(data_sets)]
+    assert main(["--matrix", str(matrix), *places]) == 1
     records = counted_records(tmp_path)
     failed = [record for record in records if record.status not in MEASURED]
     reasons = {record.settings.script: record.reason or "" for record in failed}

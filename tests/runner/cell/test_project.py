@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.runner.cell import project as projects
-from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.job import Job, keras_home
 from keras_matrix.runner.cell.project import (
     MANY_FILES,
     SMALL_BYTES,
@@ -199,3 +199,56 @@ def test_program_runs_where_the_command_was_given(project: Path, working: str, e
     moved = placed(job)
     assert moved.host_roots == [str(project)]
     assert working_folder(job, moved) == Path(moved.import_roots[0]) / expected
+
+
+@pytest.fixture
+def keras_home_of_user(tmp_path: Path) -> Path:
+    """A home of Keras with a data set and weights, downloaded before."""
+    folder = tmp_path / "user" / ".keras"
+    for name in ("datasets", "models"):
+        (folder / name).mkdir(parents=True)
+    (folder / "datasets" / "mnist.npz").write_bytes(b"digits")
+    (folder / "models" / "resnet.weights.h5").write_bytes(b"weights")
+    return folder
+
+
+def placed_with(project: Path, dataset_dir: Path) -> Job:
+    scratch = project.parent / "scratch"
+    scratch.mkdir()
+    settings = make_settings(workload="script:train.py")
+    return placed(Job("n", "c", 0, 0, settings, 1, str(scratch), [str(project)], str(dataset_dir), None))
+
+
+def test_earlier_downloads_of_keras_are_in_its_home_and_stay_as_they_are(
+    project: Path, keras_home_of_user: Path
+) -> None:
+    before = contents(keras_home_of_user)
+    job = placed_with(project, keras_home_of_user / "datasets")
+    home = keras_home(job)
+    assert (home / "datasets" / "mnist.npz").read_bytes() == b"digits"
+    assert (home / "models" / "resnet.weights.h5").read_bytes() == b"weights"
+    originals = Originals(Path(job.import_roots[0]), home)
+    data_set = home / "datasets" / "mnist.npz"
+    originals.changes("os.remove", (str(data_set), -1))
+    data_set.unlink()
+    originals.changes("open", (str(home / "datasets" / "new.npz"), "wb", os.O_WRONLY | os.O_CREAT))
+    (home / "datasets" / "new.npz").write_bytes(b"new")
+    weights = home / "models" / "resnet.weights.h5"
+    originals.changes("open", (str(weights), "ab", os.O_WRONLY | os.O_APPEND))
+    weights.write_bytes(b"trained")
+    assert contents(keras_home_of_user) == before
+    assert not data_set.exists()
+    with pytest.raises(PermissionError):
+        originals.changes("os.truncate", (str(keras_home_of_user / "datasets" / "mnist.npz"), 0))
+
+
+def test_a_folder_of_data_sets_has_its_own_models(project: Path, keras_home_of_user: Path) -> None:
+    elsewhere = keras_home_of_user.rename(project.parent / "data")
+    job = placed_with(project, elsewhere)
+    assert (keras_home(job) / "datasets").resolve() == elsewhere
+    assert (keras_home(job) / "models").resolve() == elsewhere / "models"
+
+
+def test_without_earlier_downloads_keras_has_an_empty_home(project: Path) -> None:
+    job = placed_with(project, project.parent / "missing" / "datasets")
+    assert contents(keras_home(job)) == {}

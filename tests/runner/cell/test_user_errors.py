@@ -151,7 +151,38 @@ def test_known_mistake_has_its_cause_and_advice(
 )
 def test_error_of_unreadable_data_comes_before_the_text_that_a_library_wraps_it_in(job: Job, text: str) -> None:
     name, message = report_of(RuntimeError(text), job)
-    assert (name, message.partition("\n")) == (DATA_ERROR, ("a/1.jpg: truncated", "\n", text))
+    line, _, whole = message.partition("\n")
+    assert (name, line) == (DATA_ERROR, "a/1.jpg: truncated")
+    assert whole.endswith(text.partition("\n")[2])
+
+
+GRAPH_ERRORS = {
+    "Received a label value of 9 which is outside the valid range of [0, 5)": """\
+Graph execution error:
+
+Detected at node loss/SparseSoftmaxCrossEntropyWithLogits defined at (most recent call last):
+<stack traces unavailable>
+Received a label value of 9 which is outside the valid range of [0, 5)
+\t [[{{node loss/SparseSoftmaxCrossEntropyWithLogits}}]] [Op:__inference_step]""",
+    "TypeError: `generator` yielded an element that has no shape": """\
+Graph execution error:
+
+Detected at node PyFunc defined at (most recent call last):
+  File "train.py", line 9, in <module>
+
+2 root error(s) found.
+  (0) INVALID_ARGUMENT:  TypeError: `generator` yielded an element that has no shape
+Traceback (most recent call last):
+\t [[{{node PyFunc}}]]""",
+    "Graph execution error:": "Graph execution error:\n\nDetected at node PyFunc defined at (most recent call last):",
+}
+
+
+@pytest.mark.parametrize("cause", GRAPH_ERRORS)
+def test_error_in_a_graph_begins_with_what_failed(job: Job, cause: str) -> None:
+    text = message_of(RuntimeError(GRAPH_ERRORS[cause]), job)
+    assert text.partition("\n")[0] == cause
+    assert "Detected at node" in text
 
 
 def test_other_errors_are_reported_by_their_own_name(job: Job) -> None:
