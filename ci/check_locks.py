@@ -1,8 +1,8 @@
 """Checks, without a network, that the locks fit pyproject.toml.
 
 Guarantee: each lock pins every direct requirement of its extras and groups exactly once, within its bounds, for each
-Python and processor that it is for; every pin but the CPU build of torch has a hash; no lock names a file, an address
-or an index.
+processor and each Python that it names, which are those of the project up to one of them (the emulator's: its own);
+every pin but the CPU build of torch has a hash; no lock names a file, an address or an index.
 A pin with a marker counts for the Pythons and processors that the marker names.
 Limit: indirect requirements are not checked; docker/check_packages does so at the end of ci/setup.
 """
@@ -18,7 +18,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = ("x86_64", "aarch64")
 TORCH_BUILD = "torch-build-cpu"
 NOT_PORTABLE = re.compile(r"^\s*-|\S+://|^\s*[./]")
@@ -29,7 +28,8 @@ class Lock:
     """One file in locks/: its extras and dependency groups, in addition to the project's dependencies.
 
     With `builds`, the build requirements of the wheel; with `groups_only`, its `groups` without the requirements of the
-    host side; with `lists`, the contents of a file in docker/, apart from the project.
+    host side; with `lists`, the contents of a file in docker/, apart from the project. `pythons` are set where they are
+    not the project's.
     """
 
     name: str
@@ -39,22 +39,8 @@ class Lock:
     builds: bool = False
     groups_only: bool = False
     lists: str = ""
-    pythons: tuple[str, ...] = PYTHONS
+    pythons: tuple[str, ...] = ()
     machines: tuple[str, ...] = MACHINES
-
-    @property
-    def environments(self) -> list[dict[str, str]]:
-        """The values of a marker's variables under each Python on each processor that the lock is for."""
-        return [
-            {
-                "python_version": python,
-                "python_full_version": f"{python}.0",
-                "platform_machine": machine,
-                "sys_platform": "linux",
-            }
-            for python in self.pythons
-            for machine in self.machines
-        ]
 
 
 AMD64 = ("x86_64",)
@@ -81,6 +67,7 @@ LOCKS = (
     Lock("tf-gpu", ("tf-gpu", "hub"), machines=AMD64),
     Lock("jax-cpu", ("jax-cpu", "hub")),
     Lock("jax-gpu", ("jax-gpu", "hub"), machines=AMD64),
+    Lock("jax-gpu-cuda13", ("jax-gpu-cuda13", "hub"), machines=AMD64),
     Lock("jax-tpu", ("jax-tpu", "hub"), machines=AMD64),
     Lock("torch-cpu", ("torch-cpu", "hub"), torch_apart=True),
     Lock("torch-gpu", ("torch-gpu", "hub"), machines=AMD64),
@@ -124,6 +111,31 @@ def pins(text: str) -> tuple[list[Requirement], list[str]]:
     return requirements, problems
 
 
+def supported_pythons(pyproject: dict[str, Any]) -> tuple[str, ...]:
+    """The Pythons that the project's classifiers name, the oldest first."""
+    lines = pyproject["project"]["classifiers"]
+    return tuple(line.rpartition(" ")[2] for line in lines if re.search(r":: 3\.\d+$", line))
+
+
+def pythons_of(text: str) -> tuple[str, ...]:
+    """The Pythons that a lock names, the oldest first."""
+    line = re.search(r"^# Pythons: (.+)$", text, re.MULTILINE)
+    return tuple(line[1].split()) if line else ()
+
+
+def environment_of(python: str, machine: str = "x86_64") -> dict[str, str]:
+    """The values of markers' variables under a Python on a processor."""
+    names = {"python_version": python, "python_full_version": f"{python}.0"}
+    return {**names, "platform_machine": machine, "sys_platform": "linux"}
+
+
+def versions(text: str, python: str) -> dict[str, str]:
+    """The versions that a lock's text pins for a Python on x86-64, by name."""
+    environment = environment_of(python)
+    applying = (pin for pin in pins(text)[0] if pin.marker is None or pin.marker.evaluate(environment))
+    return {pin.name: str(pin.specifier).removeprefix("==") for pin in applying}
+
+
 def misfit(requirement: Requirement, pinned: list[Requirement], environment: dict[str, str]) -> str | None:
     """Why the pins do not satisfy the wanted requirement in that environment, or None if they do."""
     if requirement.marker is not None and not requirement.marker.evaluate(environment):
@@ -149,10 +161,14 @@ def problems_of(lock: Lock, pyproject: dict[str, Any], texts: dict[str, str]) ->
     parsed = [pins(texts.get(name, "")) for name in names]
     pinned = [pin for requirements, _ in parsed for pin in requirements]
     problems = [problem for _, wrong in parsed for problem in wrong]
+    named, possible = pythons_of(texts.get(lock.name, "")), lock.pythons or supported_pythons(pyproject)
+    if not named or named != possible[: len(named)]:
+        problems.append(f"must name Pythons from {possible[0]} on, up to one of {', '.join(possible)}, got {named}")
     misfits = (
-        misfit(requirement, pinned, environment)
+        misfit(requirement, pinned, environment_of(python, machine))
         for requirement in required(pyproject, lock)
-        for environment in lock.environments
+        for python in named
+        for machine in lock.machines
     )
     return [f"locks/{lock.name}.txt: {problem}" for problem in dict.fromkeys([*problems, *filter(None, misfits)])]
 

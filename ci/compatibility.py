@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.markers import Marker
-
+from ci.check_locks import pythons_of, supported_pythons, versions
 from keras_matrix.runner.machine.preflight import BUILDS, MINIMUM_DRIVERS, Build, text
 
 ROOT = Path(__file__).parent.parent
 SERVICES = ("tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu")
+# Of a second CUDA: a lock and an extra, without a service.
+LOCK_ONLY = ("jax-gpu-cuda13",)
 BACKENDS = {"tf": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
-# The CPU build of PyTorch for other Pythons could not be had where this project is tested.
-RUN = {"torch-cpu": ("3.11",)}
+# The Pythons with which tests have run. PyTorch's CPU build could be had for one only; there was no GPU and no TPU.
+RUN = {"tf-cpu": ("3.11", "3.12", "3.13"), "jax-cpu": ("3.11", "3.12", "3.13"), "torch-cpu": ("3.11",)}
 RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 # The packages of an image, and the image in addition to its base, in MB, as `ci/images` prints them. A test of the
 # images compares the second.
@@ -62,15 +63,17 @@ read from the wheels of the locks with `ci/gpu_code.py`.
 
 Each image has the Python of its Debian. `torch-cpu` and the nodes of a cluster, which need one Python, have that of
 Debian 12, with which alone PyTorch's CPU build was run; `TORCH_BASE` selects another
-([container-cells.md](container-cells.md#building)). The locks are for Python {pythons}, each with the newest versions
-that it allows:
+([container-cells.md](container-cells.md#building)). The locks are for Python {pythons}; on 3.14 nothing has run, they
+are resolved. Each lock has the newest versions that a Python allows:
 
 {table}
 
-"Not run here": the versions were resolved, and no test has run with them. An index may lack their builds: `ci/setup`
-takes the newest Python for which it has them. The GPU and TPU locks have one version for every Python, since the table
-above is read from the wheels of one. PyTorch's CPU build is another file in each index, and is locked without a hash
-(`locks/torch-build-cpu.txt`). Proofs of equal work ([parity.md](parity.md)) ship for the versions of Python 3.11.
+"-": the backend has no wheel for this Python, and pip finds none. "Not run here": the versions were resolved, and no
+test has run with them. An index may lack their builds: `ci/setup` takes the newest Python for which it has them.
+PyTorch's CPU build is another file in each index, and is locked without a hash (`locks/torch-build-cpu.txt`); its
+builds for other CUDA versions are only in PyTorch's own indexes, and have no lock. `jax-gpu-cuda13` is a lock and an
+extra (`pip install keras-matrix[jax-gpu-cuda13]`), without a service. Proofs of equal work ([parity.md](parity.md))
+ship for the versions of Python 3.11.
 
 ## Sizes
 
@@ -132,18 +135,11 @@ class Row:
         return f"from {text(self.build.ptx)} on, with a driver for CUDA {text(self.build.ptx_cuda)}"
 
 
-def pins(lock: str, python: str) -> dict[str, str]:
-    """The versions that a lock pins for a Python, by name."""
-    lines = re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)(?: ; ([^\\\n]+))?", lock, re.MULTILINE)
-    environment = {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": "x86_64"}
-    return {name: version for name, version, marker in lines if not marker or Marker(marker).evaluate(environment)}
-
-
 def gpu_build(service: str, pinned: dict[str, str]) -> Build | None:
     """The GPU build that a lock pins; None for a service without a GPU. Raises for a build that is not in the table."""
-    if not service.endswith("-gpu"):
+    if "-gpu" not in service:
         return None
-    builds = [build for build in BUILDS if build.service == service and pinned.get(build.package) == build.version]
+    builds = [build for build in BUILDS if pinned.get(build.package) == build.version]
     assert builds, (
         f"{service}: add the GPU build of its lock to runner/machine/preflight.py (python ci/gpu_code.py WHEEL)"
     )
@@ -159,20 +155,22 @@ def row(service: str, system: str, pinned: dict[str, str]) -> Row:
         for library in ("cudnn", "nccl")
     )
     service_row = Row(service, system, f"{name} {pinned[name]}", pinned["keras"], cuda, cudnn, nccl)
-    assert (cuda is not None) == service.endswith("-gpu"), f"{service}: CUDA {cuda}"
+    assert (cuda is not None) == ("-gpu" in service), f"{service}: CUDA {cuda}"
     return service_row
 
 
 def by_python(locks: Mapping[str, str], pythons: Sequence[str]) -> str:
-    """The table of what each Python gets on a CPU, with what was run; the other locks do not depend on the Python."""
-    lines = [f"| service | {' | '.join(f'Python {python}' for python in pythons)} |", "|---" * (len(pythons) + 1) + "|"]
-    for service in (service for service in locks if service.endswith("-cpu")):
+    """The table of what each Python gets from each lock, with what was run."""
+    lines = [f"| lock | {' | '.join(f'Python {python}' for python in pythons)} |", "|---" * (len(pythons) + 1) + "|"]
+    for service, lock in locks.items():
         cells = []
         for python in pythons:
-            pinned = pins(locks[service], python)
-            name = next(name for name in BACKENDS[service.partition("-")[0]] if name in pinned)
-            mark = "" if python in RUN.get(service, pythons) else ", not run here"
-            cells.append(f"{name} {pinned[name]}, Keras {pinned['keras']}{mark}")
+            if python not in pythons_of(lock):
+                cells.append("-")
+                continue
+            contents = row(service, "", versions(lock, python))
+            mark = "" if python in RUN.get(service, ()) else ", not run here"
+            cells.append(f"{contents.backend}, Keras {contents.keras}{mark}")
         lines.append(f"| {service} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -193,18 +191,17 @@ def page(root: Path = ROOT) -> str:
     """docs/compatibility.md."""
     rows, texts = [], {}
     compose = (root / "compose.yaml").read_text(encoding="utf-8")
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
-    for service in SERVICES:
+    pythons = supported_pythons(tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8")))
+    for service in (*SERVICES, *LOCK_ONLY):
         lock = (root / "locks" / f"{service}.txt").read_text(encoding="utf-8")
         if service == "torch-cpu":
             lock += (root / "locks" / "torch-build-cpu.txt").read_text(encoding="utf-8")
         texts[service] = lock
         debian, python = image_python(compose, service)
-        assert python in pythons, f"the locks do not support the images' Python {python}"
-        pinned = pins(lock, python)
-        system = f"{debian}, Python {python}"
+        system = "no image" if service in LOCK_ONLY else f"{debian}, Python {python}"
+        assert python in pythons_of(lock), f"locks/{service}.txt does not support the image's Python {python}"
+        pinned = versions(lock, python)
         rows.append(replace(row(service, system, pinned), build=gpu_build(service, pinned)).text())
-    versions = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
-    tail = TAIL.format(pythons=versions, table=by_python(texts, pythons), sizes=sizes())
+    names = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
+    tail = TAIL.format(pythons=names, table=by_python(texts, pythons), sizes=sizes())
     return HEAD + "\n".join(rows) + "\n" + tail

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ci.compatibility import pins
+from ci.check_locks import versions
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "newest"
@@ -157,6 +157,7 @@ def resolve(prereleases: bool) -> None:
     shutil.rmtree(CANDIDATE, ignore_errors=True)
     for name in (
         "ci/lock",
+        "ci/lock_markers.py",
         "ci/run_uv.py",
         "pyproject.toml",
         "locks",
@@ -175,35 +176,29 @@ def resolve(prereleases: bool) -> None:
 
 def install(side: Side) -> Side:
     """Make the side's environment; without torch where there is no build for its Python."""
-    uv = [sys.executable, "-I", "ci/run_uv.py", "pip", "install", "--quiet", "--python", str(side.interpreter)]
-    locked = ["--no-deps", "--only-binary", ":all:", "-r"]
     subprocess.run([side.program, "-m", "venv", "--clear", side.folder], check=True)
-    subprocess.run([*uv, "--require-hashes", *locked, side.locks / "cpu.txt"], check=True)
-    has_torch = install_torch([*uv, *locked, str(side.locks / "torch-build-cpu.txt")])
+    subprocess.run(["ci/install", side.folder, side.locks / "cpu.txt"], check=True)
+    has_torch = install_torch(["ci/install", str(side.folder), str(side.locks / "torch-build-cpu.txt")])
     packages = next((side.folder / "lib").glob("python*/site-packages"))
     (packages / "keras-matrix.pth").write_text(f"{ROOT / 'src'}\n")
-    subprocess.run(
-        [side.interpreter, "-m", "compileall", "-q", "-j", "0", packages], stdout=subprocess.DEVNULL, check=False
-    )
+    subprocess.run(["ci/install", "--compile", side.folder], stdout=subprocess.DEVNULL, check=False)
     return side if has_torch else replace(side, backends=("tensorflow", "jax"))
 
 
 def install_torch(command: Sequence[str]) -> bool:
-    """Install it as ci/setup does; False if there is no build. Raises `CalledProcessError` where uv fails otherwise."""
-    errors = []
-    for index in ([], ["--default-index", "https://download.pytorch.org/whl/cpu"]):
-        done = subprocess.run([*command, *index], stderr=subprocess.PIPE, text=True, check=False)
-        if done.returncode == 0:
-            return True
-        errors.append(done.stderr)
-    if not without_build(errors):
-        print("\n".join(errors), file=sys.stderr)
+    """Run its installation; False if there is no build. Raises `CalledProcessError` where it fails otherwise."""
+    only_uv = {**os.environ, "INSTALLER": "uv"}
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=only_uv, text=True, check=False
+    )
+    if done.returncode != 0 and not without_build(done.stdout.split("from PyTorch's index:")):
+        print(done.stdout, file=sys.stderr)
         done.check_returncode()
-    return False
+    return done.returncode == 0
 
 
 def without_build(errors: Sequence[str]) -> bool:
-    """Whether uv's errors, one for each index, say that there is no build; not that an index could not be read."""
+    """Whether uv's output, one for each index, says that there is no build; not that an index could not be read."""
     for_others = any("has no wheels with a matching" in text for text in errors)
     return for_others or all(re.search(r"there is no version of|was not found in the", text) for text in errors)
 
@@ -224,14 +219,12 @@ def sides() -> list[Side]:
 def pinned_by(locks: Path, python: str) -> dict[str, str]:
     """The versions that the locks in a folder pin for a Python."""
     texts = [(locks / f"{name}.txt").read_text(encoding="utf-8") for name in ("cpu", "torch-build-cpu")]
-    return pins("\n".join(texts), python)
+    return versions("\n".join(texts), python)
 
 
 def tests_pass(side: Side) -> bool:
     """Run the unit tier, and the smoke tests of the backends that the side has."""
     command = [side.interpreter, "-m", "pytest", "-q", "-n", str(os.cpu_count()), "-m", TESTS]
-    if "torch" not in side.backends:
-        command += ["-k", "not torch"]
     return subprocess.run(command, check=False).returncode == 0
 
 

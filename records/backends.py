@@ -37,7 +37,8 @@ class Backend:
 
     `packages` are the distributions whose versions a record states, `plugins` those for a GPU, stated if a cell uses
     it; `build_packages` are those whose versions state which build is installed. The build without GPU code is
-    `cpu_package`, its version ending in `cpu_version_suffix`.
+    `cpu_package`, its version ending in `cpu_version_suffix`. `newest_python` is the newest Python for which the locked
+    version has wheels, if this project runs on newer ones.
 
     `compile_rank` orders backends by the time they take to compile a training step, the shortest first: checks that
     need any one backend try them in this order. `kernels_on_cpu` is whether the roofline's memory kernels can be timed
@@ -64,6 +65,7 @@ class Backend:
     compile_rank: int
     plugins: tuple[str, ...] = ()
     cpu_version_suffix: str = ""
+    newest_python: tuple[int, int] | None = None
     kernels_on_cpu: bool = True
     autotune_off: Mapping[str, str] = field(default_factory=dict)
     autotune_in_xla: bool = False
@@ -91,6 +93,7 @@ TABLE: dict[str, Backend] = {
             build_packages=("tensorflow", "tensorflow-cpu"),
             cpu_package="tensorflow-cpu",
             compile_rank=1,
+            newest_python=(3, 13),
             # TensorFlow writes into no given array: on a CPU, fresh results would time the kernel's clearing of pages.
             kernels_on_cpu=False,
             autotune_off=_NO_XLA_AUTOTUNE | {"TF_CUDNN_USE_AUTOTUNE": "0"},
@@ -154,6 +157,14 @@ DISTRIBUTIONS = (
 STATED_LATER = frozenset({*_PLUGINS, KERAS_HUB})
 BACKENDS: tuple[str, ...] = (*TABLE,)
 BY_COMPILE_TIME: tuple[str, ...] = tuple(sorted(TABLE, key=lambda name: TABLE[name].compile_rank))
+
+
+def without_wheel(backend: str, python: tuple[int, int]) -> str | None:
+    """Return that a backend has no wheel for this Python, with the newest one for which it has; None if it has one."""
+    newest = TABLE[backend].newest_python
+    if newest is None or python <= newest:
+        return None
+    return f"{backend} has no wheel for Python {python[0]}.{python[1]}; the newest with one is {newest[0]}.{newest[1]}"
 
 
 def service_name(backend: str, device: str) -> str:

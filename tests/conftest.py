@@ -34,7 +34,7 @@ from keras_matrix.records.schema import (
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors.preflight import installed
 from keras_matrix.runner.machine import machine
-from tests import gpu_tier, one_backend, shared, unit_tier
+from tests import backends, gpu_tier, one_backend, shared, unit_tier
 from tests.dashboards import chromium
 from tests.golden import Golden
 
@@ -177,7 +177,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid}: marked {without.pop()} but not process; add @pytest.mark.process")
         if unnamed := names & TIERS - words_about(item.path):
             raise pytest.UsageError(f"{item.nodeid}: its file does not name its mark {unnamed.pop()}; write it there")
-    for item, backend in [] if NIGHTLY else one_backend.left_to_the_night(items):
+    runnable = []
+    for item in items:
+        if reason := backends.why_not(item):
+            item.add_marker(pytest.mark.skip(reason=reason))
+        else:
+            runnable.append(item)
+    for item, backend in [] if NIGHTLY else one_backend.left_to_the_night(runnable):
         item.add_marker(pytest.mark.skip(reason=f"this case runs on {backend} for every change: set NIGHTLY=1"))
 
 

@@ -12,7 +12,8 @@ Sources:
 - Minimum drivers: NVIDIA, CUDA Compatibility (docs.nvidia.com/deploy/cuda-compatibility), "Minor Version
   Compatibility", and the CUDA 13.0 release notes. JAX's installation page has the same two numbers.
 - A driver compiles PTX only up to its own CUDA version: CUDA Compatibility, "Application Considerations". The CUDA that
-  wrote the PTX: TensorFlow's `build_info.py`; for JAX the PTX's own `.version 8.8`, which is CUDA 12.9's.
+  wrote the PTX: TensorFlow's `build_info.py`; for JAX the PTX's own `.version 8.8`, which is CUDA 12.9's,
+  and `.version 9.0`, which is CUDA 13.0's.
 
 A version that is not in the table is not judged; add an entry together with the lock.
 """
@@ -111,7 +112,7 @@ def _too_old(driver: Driver, build: Build) -> bool:
 
 def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, build: Build) -> Iterator[CellProblem]:
     capability_text = f"{_title(gpu)} has compute capability {text(capability)}"
-    services = [other_build.service for other_build in BUILDS if other_build.has_machine_code(capability)]
+    services = list(dict.fromkeys(other.service for other in BUILDS if other.has_machine_code(capability)))
     if build.ptx is None or build.ptx > capability:  # a driver compiles PTX of the same or a lower capability
         advice = f"use {' or '.join(services)}" if services else "install a version of the backend that has"
         message = (
@@ -317,14 +318,29 @@ BUILDS = (
         ptx_cuda=(12, 5),
         reported_failing=((12, 0), "https://github.com/tensorflow/tensorflow/issues/97387"),
     ),
-    Build(
-        package="jax-cuda12-plugin",
-        version="0.10.2",
-        service="jax-gpu",
-        cuda_major=12,
-        compiled=((5, 0), (6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 1), (12, 0)),
-        ptx=(12, 0),
-        ptx_cuda=(12, 9),
+    *(
+        Build(
+            package="jax-cuda12-plugin",
+            version=version,
+            service="jax-gpu",
+            cuda_major=12,
+            compiled=((5, 0), (6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 1), (12, 0)),
+            ptx=(12, 0),
+            ptx_cuda=(12, 9),
+        )
+        for version in ("0.10.2", "0.12.0.1")
+    ),
+    *(
+        Build(
+            package="jax-cuda13-plugin",
+            version=version,
+            service="jax-gpu",
+            cuda_major=13,
+            compiled=((7, 5), (8, 0), (9, 0), (10, 0), (11, 0), (12, 0)),
+            ptx=(12, 0),
+            ptx_cuda=(13, 0),
+        )
+        for version in ("0.10.2", "0.12.0.1")
     ),
     Build(
         package="torch",

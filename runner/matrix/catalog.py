@@ -158,6 +158,11 @@ def of_packages(built_in: Collection[str]) -> list[PackageWorkload]:
     ]
 
 
+def names_of_packages(catalog: Catalog) -> list[str]:
+    """Return the names by which a matrix can use the workloads of installed packages."""
+    return [workload.name for workload in of_packages(catalog.workloads) if workload.problem is None]
+
+
 def _package_problem(brought: tuple[str, str], packages: Sequence[str], built_in: Collection[str]) -> str | None:
     name, function = brought
     if name in built_in:

@@ -3,11 +3,15 @@
 `python -m keras_matrix.runner.matrix.json_schema > matrix.schema.json` writes the file that is checked in. The schema
 contains every key, value and range, and the parameters of each workload. It does not express rules between two
 settings, duplicates or spellings (it accepts `4.0` as an integer): the reader decides.
+
+An installed package may bring workloads, whose names the file that is checked in cannot know: it accepts every name.
+`runner schema` accepts those of the packages that are installed where it runs, and an editor completes them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
@@ -21,8 +25,11 @@ from keras_matrix.runner.matrix.task_rules import NAME as TASK_NAME
 Schema = dict[str, Any]
 
 
-def json_schema(catalog: Catalog) -> Schema:
-    """Return the schema (draft 7, which editors know best) of a matrix file."""
+def json_schema(catalog: Catalog, brought: Collection[str] | None = None) -> Schema:
+    """Return the schema (draft 7, which editors know best) of a matrix file.
+
+    `brought` are the names of the workloads of packages; None accepts every name.
+    """
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Benchmark matrix",
@@ -32,7 +39,7 @@ def json_schema(catalog: Catalog) -> Schema:
                 "version": {"const": VERSION, "description": "version of the grammar"},
                 "defaults": _mapping({key: _one(key) for key in (*DEFAULTS, instrument_keys.TRACE)}),
                 "backends": _one("backends"),
-                "cells": _list(_entry(catalog)),
+                "cells": _list(_entry(catalog, brought)),
                 "tasks": _list(_task()),
                 "python": _environments(),
                 **{key: rule.json_schema() for key, rule in grammar.FILE_RULES.items()},
@@ -104,12 +111,15 @@ def _task() -> Schema:
     return {**_mapping(keys), "required": ["task", "command"]}
 
 
-def _entry(catalog: Catalog) -> Schema:
-    names = {"enum": list(catalog.workloads)}
+def _entry(catalog: Catalog, brought: Collection[str] | None) -> Schema:
+    built_in = list(catalog.workloads)
+    names: list[Schema] = [{"enum": [*built_in, *(brought or ())]}]
+    if brought is None:
+        names.append({"type": "string", "pattern": f"^{grammar.NAME.pattern}$", "description": "of a package"})
     users = {"type": "string", "pattern": f"^{grammar.USER_WORKLOAD.pattern}$"}
     branches = [_branch({"const": name}, workload) for name, workload in catalog.workloads.items()]
-    branches.append(_branch({"type": "string", "pattern": ":"}, None))
-    meaning = "a workload of the catalog, package.module:function, or a program"
+    branches.append(_branch({"type": "string", "not": {"enum": built_in}}, None))
+    meaning = "a workload of the catalog or of an installed package, package.module:function, or a program"
     word: Schema = {"type": ["string", "number"]}
     program = _mapping(
         {
@@ -130,7 +140,7 @@ def _entry(catalog: Catalog) -> Schema:
         "type": "object",
         "required": ["workload"],
         "properties": {
-            "workload": {"anyOf": [names, users, {**program, "required": ["script"]}], "description": meaning}
+            "workload": {"anyOf": [*names, users, {**program, "required": ["script"]}], "description": meaning}
         },
         "allOf": [_one("again"), *branches],
     }

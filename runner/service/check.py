@@ -145,7 +145,7 @@ def _run_request(request: CheckRequest) -> RunRequest:
         or next(iter(installed_backends(Interpreter(sys.executable))), None)
     )
     if backend is None:
-        raise UsageError("check: no backend is installed with Keras; install keras-matrix[tf-cpu], for example")
+        raise UsageError("check: no backend is installed with Keras; install keras-matrix[jax-cpu], for example")
     matrix = {
         "version": 1,
         "defaults": {"repeats": request.repeats, **request.settings},

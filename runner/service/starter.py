@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.backends import BACKENDS, TABLE, service_name
+from keras_matrix.records.backends import BACKENDS, TABLE, service_name, without_wheel
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.errors import StoreError, UsageError
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
@@ -59,7 +59,8 @@ def installed(command: str) -> list[str]:
     interpreter = Interpreter(sys.executable)
     backends = installed_backends(interpreter)
     if not backends:
-        extras_text = ",".join(service_name(name, "cpu") for name in BACKENDS)
+        available = [name for name in BACKENDS if without_wheel(name, interpreter.version()) is None]
+        extras_text = ",".join(service_name(name, "cpu") for name in available)
         raise UsageError(
             f"{command}: no backend is installed for {interpreter.python}; install one or more of them with: "
             f"pip install 'keras-matrix[{extras_text}]'"
@@ -88,11 +89,14 @@ def write(folder: Path, matrix: FirstMatrix) -> None:
 def _filled(text: str, matrix: FirstMatrix) -> str:
     """Return a file's text with its backends, what brings others, and its device if that is not the default one."""
     names_text = ", ".join(matrix.backends)
-    extras = [f"keras-matrix[{service_name(name, matrix.device)}]" for name in BACKENDS if name not in matrix.backends]
+    others = [name for name in BACKENDS if name not in matrix.backends]
+    problems = {name: without_wheel(name, Interpreter(sys.executable).version()) for name in others}
+    extras = [f"keras-matrix[{service_name(name, matrix.device)}]" for name in others if problems[name] is None]
     installed_text = (
         f"Installed in this environment: {names_text}." if matrix.extra is None else f"Measured with: {matrix.command}"
     )
     lines = [installed_text, *([f"Others are installed with pip: {', '.join(extras)}."] if extras else [])]
+    lines += [f"{problem}." for problem in problems.values() if problem]
     if matrix.device != "cpu":
         text = text.replace("defaults:\n", f"defaults:\n  device: {matrix.device}\n")
     return text.replace("@BACKENDS@", names_text).replace("# @KNOWN@", "\n".join(f"# {line}" for line in lines))

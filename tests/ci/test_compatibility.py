@@ -28,8 +28,10 @@ def test_page_has_a_row_for_each_service_and_what_its_lock_pins(compatibility: M
         pinned = re.findall(r"^keras==(\S+)", (ROOT / "locks" / f"{service}.txt").read_text(), re.MULTILINE)
         assert f" | {pinned[0]} | " in rows[f"| {service}"]
     cells = [line for line in text.partition("## Pythons")[2].splitlines() if line.startswith("| ") and "Keras" in line]
-    assert [line.split(" | ")[0] for line in cells] == ["| tf-cpu", "| jax-cpu", "| torch-cpu"]
-    assert {line.count(", Keras ") for line in cells} == {3}
+    names = [*compatibility.SERVICES, *compatibility.LOCK_ONLY]
+    assert [line.split(" | ")[0] for line in cells] == [f"| {name}" for name in names]
+    assert [line.count(", Keras ") for line in cells] == [3 if name.startswith("tf-") else 4 for name in names]
+    assert set(compatibility.LOCK_ONLY) & set(compatibility.SERVICES) == set()
 
 
 def test_page_has_the_size_of_every_image_that_is_built_without_a_gpu(compatibility: ModuleType) -> None:
@@ -41,20 +43,20 @@ def test_page_has_the_size_of_every_image_that_is_built_without_a_gpu(compatibil
 
 
 def test_row_names_cuda_and_the_driver_it_needs(compatibility: ModuleType) -> None:
-    pinned = compatibility.pins(
-        "jax==0.10.2 \\\n    --hash=x\nkeras==3.15.1\nnvidia-cuda-runtime-cu12==12.9.79\n", "3.11"
-    )
+    lock = "jax==0.10.2 \\\n    --hash=sha256:x\nkeras==3.15.1\nnvidia-cuda-runtime-cu12==12.9.79\n"
+    pinned = compatibility.versions(lock, "3.11")
     row = compatibility.row("jax-gpu", "Debian 13, Python 3.13", pinned)
     assert (row.backend, row.cuda, row.cudnn, row.driver) == ("jax 0.10.2", "12.9.79", None, ">= 525.60.13")
 
 
 def test_each_python_has_its_versions_and_what_was_not_run_is_marked(compatibility: ModuleType) -> None:
-    lock = "jax==0.10.2 ; python_full_version < '3.12' \\\n    --hash=x\n"
+    lock = "# Pythons: 3.11 3.12\njax==0.10.2 ; python_full_version < '3.12' \\\n    --hash=sha256:x\n"
     lock += "jax==0.12.0 ; python_full_version >= '3.12'\nkeras==3\n"
-    locks = {"jax-cpu": lock, "torch-cpu": "torch==2+cpu\nkeras==3\n", "jax-gpu": lock}
+    locks = {"jax-cpu": lock, "torch-cpu": "# Pythons: 3.11\ntorch==2+cpu\nkeras==3\n", "jax-tpu": lock}
     assert compatibility.by_python(locks, ("3.11", "3.12")).splitlines()[2:] == [
         "| jax-cpu | jax 0.10.2, Keras 3 | jax 0.12.0, Keras 3 |",
-        "| torch-cpu | torch 2+cpu, Keras 3 | torch 2+cpu, Keras 3, not run here |",
+        "| torch-cpu | torch 2+cpu, Keras 3 | - |",
+        "| jax-tpu | jax 0.10.2, Keras 3, not run here | jax 0.12.0, Keras 3, not run here |",
     ]
 
 
@@ -103,3 +105,4 @@ def test_every_service_of_compose_has_its_row(compatibility: ModuleType) -> None
     services = [line[2:-1] for line in (ROOT / "compose.yaml").read_text().splitlines() if line.startswith("  ")]
     named = {service for service in services if service.endswith(("-cpu", "-gpu", "-tpu"))}
     assert named == set(compatibility.SERVICES)
+    assert named & set(compatibility.LOCK_ONLY) == set()

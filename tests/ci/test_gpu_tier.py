@@ -33,7 +33,7 @@ def tier(
     programs, log = folder / "bin", folder / "log"
     for path in ("ci", "locks", "bin", "tests"):
         (folder / path).mkdir()
-    for name in ("gpu-tier", "gpu-environment"):
+    for name in ("gpu-tier", "gpu-environment", "install", "uv", "run_uv.py"):
         shutil.copy(ROOT / "ci" / name, folder / "ci")
     for name in ("tf-gpu", "jax-gpu", "torch-gpu", "cpu"):
         shutil.copy(ROOT / "locks" / f"{name}.txt", folder / "locks")

@@ -144,8 +144,13 @@ def test_index_that_cannot_be_read_is_not_taken_for_one_without_a_build(
 ) -> None:
     assert newest.without_build([OTHER_PYTHONS, NO_NETWORK])
     assert newest.without_build([NO_VERSION, NO_VERSION])
-    failed = subprocess.CompletedProcess("uv", 2, stderr=NO_NETWORK)
-    monkeypatch.setattr(newest.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(subprocess.CalledProcessError):
-        newest.install_torch(["uv"])
+    outputs = {NO_NETWORK: None, f"{OTHER_PYTHONS}\nfrom PyTorch's index:\n{NO_NETWORK}": False, NO_NETWORK * 2: None}
+    for output, installed in outputs.items():
+        failed = subprocess.CompletedProcess("ci/install", 1, stdout=output)
+        monkeypatch.setattr(newest.subprocess, "run", lambda *_, failed=failed, **__: failed)
+        if installed is None:
+            with pytest.raises(subprocess.CalledProcessError):
+                newest.install_torch(["ci/install"])
+        else:
+            assert newest.install_torch(["ci/install"]) is installed
     assert not newest.without_build([NO_VERSION, NO_NETWORK])

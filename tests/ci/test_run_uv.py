@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -9,7 +12,14 @@ import pytest
 
 from tests.scripts import script
 
-LOCK = Path(__file__).parents[2] / "locks" / "cpu.txt"
+ROOT = Path(__file__).parents[2]
+LOCK = ROOT / "locks" / "cpu.txt"
+# Makes an "environment" whose Python is this script again, and prints every other call.
+PYTHON = """\
+#!/bin/sh
+if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/pip" && exit; fi
+echo "$@"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +78,30 @@ def test_downloads_that_are_left_are_read_from_the_log() -> None:
         "2 packages collected, now b==2"
     )
     assert left(f"--- uv\n--- pip\nCollecting a==1\n--- uv\n{log}") == reports[0]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("half_finished", [".venv", "build"])
+def test_uv_is_run_by_no_half_finished_environment(tmp_path: Path, half_finished: str) -> None:
+    """Mutation: the environment of uv is taken for finished once it has a Python, which comes before pip."""
+    for name in ("ci/uv", "locks/cpu.txt"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(ROOT / name, tmp_path / name)
+    version = re.search(r"^uv==(\S+)", LOCK.read_text(), re.MULTILINE)
+    assert version is not None
+    own = tmp_path / "build" / f"uv-{version[1]}"
+    interrupted = (own if half_finished == "build" else tmp_path / ".venv") / "bin" / "python"
+    interrupted.parent.mkdir(parents=True)
+    for path, text in ((tmp_path / "python", PYTHON), (interrupted, "#!/bin/sh\nexit 1\n")):
+        path.write_text(text)
+        path.chmod(0o755)
+
+    done = subprocess.run(
+        [tmp_path / "ci" / "uv", "--version"],
+        env={"PATH": "/usr/bin:/bin", "PYTHON": str(tmp_path / "python")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (f"-I {tmp_path}/ci/run_uv.py --version\n", "", 0)
+    assert (own / "bin" / "pip").exists()

@@ -18,7 +18,7 @@ from keras_matrix.runner.service.exit_codes import VERDICTS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 PACKAGES = ("analysis", "models", "records", "runner", "uploader")
-SCRIPTS = ("ci/setup",)
+SCRIPTS = ("ci/setup", "ci/install")
 LEAST_MESSAGES = 30
 
 

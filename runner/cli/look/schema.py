@@ -1,4 +1,6 @@
-"""Print the JSON Schema of matrix files, for editors: `# yaml-language-server: $schema=matrix.schema.json`."""
+"""Print the JSON Schema of matrix files, for editors: `# yaml-language-server: $schema=matrix.schema.json`.
+
+It has the workloads of the catalog and those of the packages that are installed here."""
 
 from __future__ import annotations
 
@@ -15,5 +17,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the schema."""
-    print(json.dumps(json_schema(catalog.load()), indent=2))
+    workloads = catalog.load()
+    print(json.dumps(json_schema(workloads, catalog.names_of_packages(workloads)), indent=2))
     return 0

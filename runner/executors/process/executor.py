@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.backends import service_name
+from keras_matrix.records.backends import service_name, without_wheel
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.host.inherited_environment import MARK
 from keras_matrix.records.host.platform import PLATFORM
@@ -85,16 +85,19 @@ class ProcessExecutor:
         """
         if (backend, device) not in self._missing:
             absent = self._interpreter.absent(("keras", backend))
-            package_text = f"'keras-matrix[{service_name(backend, device)}]'"
-            install_text = f"{self._interpreter.python} -m pip install {' '.join(absent)}"
-            self._missing[backend, device] = (
-                f"backend_not_installed: {' and '.join(absent)} cannot be found by {self._interpreter.python}; install "
-                f"it with: {install_text if self._interpreter.foreign else f'pip install {package_text}'}, "
-                "or choose other backends with --backend"
-                if absent
-                else None
-            )
+            self._missing[backend, device] = self._advice(absent, backend, device) if absent else None
         return self._missing[backend, device]
+
+    def _advice(self, absent: Sequence[str], backend: str, device: str) -> str:
+        python = self._interpreter.python
+        install = f"pip install 'keras-matrix[{service_name(backend, device)}]'"
+        if self._interpreter.foreign:
+            install = f"{python} -m pip install {' '.join(absent)}"
+        return (
+            f"backend_not_installed: {' and '.join(absent)} cannot be found by {python}; "
+            f"{without_wheel(backend, self._interpreter.version()) or f'install it with: {install}'}, "
+            "or choose other backends with --backend"
+        )
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
         """End every server, since the next block must not share one with this block; launch the new ones.

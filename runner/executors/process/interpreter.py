@@ -108,6 +108,11 @@ class Interpreter:
             return [name for name in packages if importlib.util.find_spec(name) is None]
         return [str(name) for name in _facts(self.python, tuple(packages))["absent"]]
 
+    def version(self) -> tuple[int, int]:
+        """Return the major and minor version of this Python."""
+        major, minor = _facts(self.python, ())["python"][:2] if self.foreign else sys.version_info[:2]
+        return major, minor
+
     def versions(self) -> dict[str, str]:
         """Return the versions of Python, of the Keras that is used, NumPy, the backends and KerasHub there."""
         facts = _facts(self.python, ())

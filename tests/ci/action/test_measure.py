@@ -61,7 +61,11 @@ def measure(
     files |= {"BASE_ENV": "base", "HEAD_ENV": "head", "GITHUB_OUTPUT": "output", "GITHUB_STEP_SUMMARY": "summary"}
     given = {"EXTRAS": "tf-cpu jax-cpu", "THRESHOLD": "0.1", "BUDGET": "9", "ARGUMENTS": arguments, "FAILS": fails}
     given |= {"ENDED": str(ended)}
-    environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}", **{name: str(folder / files[name]) for name in files}}
+    environment = {
+        "INSTALLER": "pip",
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        **{name: str(folder / files[name]) for name in files},
+    }
     done = subprocess.run([ROOT / "ci/action/measure"], env=environment | given, cwd=folder, check=False)
     outputs = written((folder / "output").read_text())
     return done.returncode, outputs, (folder / "arguments").read_text().splitlines()

@@ -25,25 +25,28 @@ case "$*" in
 *ensurepip*) exit {without_venv} ;;
 "-m venv"*)
     {venv}
+    echo "$*" >>venv-arguments
     mkdir -p .venv/bin
     cp "$0" .venv/bin/python
-    echo "executable = $0" >.venv/pyvenv.cfg ;;
-"-I ci/run_uv.py pip compile"*) {torch} ;;
-"-m pip index versions torch"*) {torch_by_pip} ;;
-"-I ci/run_uv.py pip install"*" --require-hashes"*)
+    cp "$0" .venv/bin/pip
+    printf 'executable = %s\nversion = {version}\n' "$0" >.venv/pyvenv.cfg ;;
+"-I "*"/ci/run_uv.py pip compile"*) {torch} ;;
+"-m pip index versions "*) {torch_by_pip} ;;
+"-I "*"/ci/run_uv.py pip install"*" --require-hashes")
     env | sort >uv-environment
     {uv} ;;
-"-m pip install --no-compile --require-hashes"*)
+"-m pip install --no-compile "*" --require-hashes")
     env | sort >pip-environment
     {pip} ;;
-"-I ci/run_uv.py pip install"*" -r locks/torch-build-cpu.txt"*) {torch_by_uv} ;;
-"-I ci/run_uv.py"*) touch asked-uv ;;
+"-I "*"/ci/run_uv.py pip install"*" -r locks/torch-build-cpu.txt"*) {torch_by_uv} ;;
+"-I "*"/ci/run_uv.py"*) touch asked-uv ;;
 esac
 """
 
 
 NO_X = "ERROR: No matching distribution found for x==1"
 LACKING = "the index has no x==1 for Python 3.11: use an index that has it (PIP_INDEX_URL), or another Python (PYTHON=)"
+NEWEST = "; the newest with a build of x==1 is Python 3.13"
 
 
 class Clone:
@@ -55,7 +58,9 @@ class Clone:
         self.programs.mkdir()
         for name in (
             "ci/setup",
+            "ci/install",
             "ci/pythons",
+            "ci/uv",
             "ci/run_uv.py",
             "ci/report_downloads.py",
             "docker/check_packages",
@@ -116,8 +121,8 @@ class Clone:
 def clone(tmp_path: Path) -> Clone:
     made = Clone(tmp_path)
     made.add_python("python3")
-    for name in ("python3.11", "python3.12", "python3.13"):  # whatever this machine has is hidden
-        made.add(name, "exit 127")
+    for minor in range(11, 15):  # whatever this machine has is hidden
+        made.add(f"python3.{minor}", "exit 127")
     return made
 
 
@@ -128,10 +133,14 @@ def test_clone_in_a_folder_with_spaces_and_umlauts_is_set_up_once(clone: Clone) 
     assert second.stdout == ""
 
 
-@pytest.mark.parametrize("version", ["3.10.13", "3.14.0"])
-def test_unsupported_python_is_named_with_one_that_would_do(clone: Clone, version: str) -> None:
+NO_TENSORFLOW = ", for which tf-cpu has no build; the newest with builds of all is 3.13"
+
+
+@pytest.mark.parametrize(("version", "lacking"), [("3.10.13", ""), ("3.14.0", NO_TENSORFLOW), ("3.19.0", "")])
+def test_unsupported_python_is_named_with_one_that_would_do(clone: Clone, version: str, lacking: str) -> None:
+    """Mutation: a Python that some backends support is refused without the one that does not."""
     clone.add_python("python3", version)
-    needed = f"error: PROGRAMS/python3 is Python {version}: Python 3.11, 3.12 or 3.13 is needed; "
+    needed = f"error: PROGRAMS/python3 is Python {version}{lacking}: Python 3.11, 3.12 or 3.13 is needed; "
     assert clone.complaint() == f"{needed}install one with its venv, and set PYTHON to it if it is not python3"
     clone.add("python3.12", "echo /opt/python3.12")
     assert (
@@ -186,9 +195,15 @@ def test_room_of_an_earlier_environment_counts_except_for_what_the_cache_keeps(c
             "error: Failed to fetch: https://index/x/\n  cause: error sending request for url (https://index/x/)",
             "no connection to the package index; check the network or pip's proxy and index settings",
         ),
-        (NO_X, LACKING),
-        ("  cause: Because there is no version of x==1 and you require x==1, we can conclude", LACKING),
-        ("  cause: Because x==1 has no wheels with a matching Python ABI tag (e.g., `cp311`)", LACKING),
+        (NO_X, f"{LACKING}{NEWEST}, which is not here"),
+        (
+            "  cause: Because there is no version of x==1 and you require x==1, we can conclude",
+            f"{LACKING}{NEWEST}, which is not here",
+        ),
+        (
+            "  cause: Because x==1 has no wheels with a matching Python ABI tag (e.g., `cp311`)",
+            f"{LACKING}{NEWEST}, which is not here",
+        ),
         (
             "error: Failed to download `x==1`\n  cause: Hash mismatch for `x==1`",
             "x==1 of this index is not the file that the lock names: use another index (PIP_INDEX_URL)",
@@ -204,7 +219,19 @@ def test_failed_installation_is_one_line_with_its_cause(clone: Clone, output: st
 
 def test_cause_is_that_of_the_last_attempt(clone: Clone) -> None:
     clone.add_python("python3", uv="echo 'error sending request'; exit 2", pip=f"echo '{NO_X}'; exit 1")
-    assert f"locked packages: {LACKING} (log" in clone.complaint(TMPDIR=str(clone.programs))
+    assert f"locked packages: {LACKING}{NEWEST}, which is not here (log" in clone.complaint(TMPDIR=str(clone.programs))
+
+
+def test_newest_python_for_which_the_index_has_the_package_is_named_if_there_is_one(clone: Clone) -> None:
+    """Mutation: the advice is given for PyTorch only."""
+    no_x = f"echo '{NO_X}'; exit 1"
+    clone.add_python("python3.13", "3.13.1")
+    clone.add_python("python3", uv=no_x, pip=no_x)
+    python = {"PYTHON": str(clone.programs / "python3")}
+    expected = f"locked packages: {LACKING}{NEWEST}, PYTHON=PROGRAMS/python3.13 (log"
+    assert expected in clone.complaint(**python)
+    clone.add_python("python3", uv=no_x, pip=no_x, torch="exit 1")
+    assert f"locked packages: {LACKING} (log" in clone.complaint(**python)
 
 
 def test_environment_that_cannot_be_made_is_one_line_with_its_cause(clone: Clone) -> None:
@@ -231,6 +258,25 @@ def test_interrupted_set_up_keeps_its_lock_while_its_installer_runs(
         os.kill(int(installer.read_text()), signal.SIGKILL)
 
 
+def test_half_finished_environment_is_made_again_from_nothing(clone: Clone) -> None:
+    """Mutation: an environment without its stamp is completed, with whatever an interrupted installation left."""
+    clone.add_python("python3", uv="exit 2", pip="exit 1")
+    assert clone.set_up().returncode == 3
+    clone.add_python("python3")
+    done = clone.set_up()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (clone.folder / "venv-arguments").read_text() == "-m venv --clear .venv\n" * 2
+    assert clone.set_up().stdout == ""
+
+
+def test_nothing_is_built_from_source_so_that_no_compiler_is_needed(clone: Clone) -> None:
+    note = 'echo "$*" >>installed; exit 2'
+    clone.add_python("python3", uv=note, pip='echo "$*" >>installed', torch_by_uv='echo "$*" >>installed')
+    assert clone.set_up().returncode == 0
+    commands = (clone.folder / "installed").read_text().splitlines()
+    assert [" --only-binary :all: " in command for command in commands] == [True] * 3  # by uv, by pip, and PyTorch
+
+
 def test_where_uv_fails_pip_installs_the_same(clone: Clone) -> None:
     clone.add_python("python3", uv="exit 2")
     done = clone.set_up()
@@ -247,9 +293,13 @@ def test_uv_takes_pytorchs_index_instead_of_the_users_default(clone: Clone) -> N
     assert "--- pip" not in (clone.folder / "build" / "set-up.log").read_text()
 
 
-def test_newest_python_with_a_build_of_every_backend_is_taken(clone: Clone) -> None:
-    """The newest Python is asked first, and is replaced by the newest one for which the index has PyTorch."""
-    torch = r'case "$*" in *version\ 3.11*) exit 0 ;; *) exit 1 ;; esac'
+@pytest.mark.parametrize("without", ["*--default-index*", r"*manylinux_2_28\ -"], ids=["PyTorch's", "the user's"])
+def test_newest_python_with_a_build_of_every_backend_is_taken(clone: Clone, without: str) -> None:
+    """The newest Python is asked first, and is replaced by the newest one for which either index has PyTorch.
+
+    Mutation: both indexes must have it.
+    """
+    torch = rf'case "$*" in {without}) exit 1 ;; *version\ 3.11*) exit 0 ;; *) exit 1 ;; esac'
     for version in ("3.11.1", "3.13.1"):
         clone.add_python(f"python{version[:4]}", version, torch=torch)
     done = clone.set_up()
@@ -281,7 +331,7 @@ def test_settings_for_other_programs_do_not_reach_pip_and_those_of_the_network_d
     done = clone.set_up(**network, **others, **python, **neither)
     assert (done.returncode, done.stderr) == (0, "")
     lines = (clone.folder / "uv-environment").read_text().splitlines()
-    seen = dict(line.split("=", 1) for line in lines if line.startswith(("PIP_", "UV_", "PYTHON")))
+    seen = dict(line.split("=", 1) for line in lines if re.match(r"PIP_|UV_|PYTHON\w", line))
     own = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
     assert seen == {**network, **own}
 

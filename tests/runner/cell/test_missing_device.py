@@ -87,9 +87,23 @@ def test_jax_without_a_usable_gpu_is_a_device_mismatch(machine: str, reason: str
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "tpu"])
 def test_the_advice_for_a_missing_backend_names_the_extra_of_the_device(device: str) -> None:
-    interpreter: Any = SimpleNamespace(python="python", absent=lambda names: ["jax"], foreign=False)
+    interpreter: Any = SimpleNamespace(
+        python="python", absent=lambda names: ["jax"], foreign=False, version=lambda: (3, 14)
+    )
     why = ProcessExecutor(interpreter=interpreter).missing("jax", device)
     assert why == (
         "backend_not_installed: jax cannot be found by python; "
         f"install it with: pip install 'keras-matrix[jax-{device}]', or choose other backends with --backend"
+    )
+
+
+def test_the_advice_for_a_backend_without_a_wheel_names_the_newest_python_with_one() -> None:
+    """Mutation: an extra is named that pip cannot install."""
+    interpreter: Any = SimpleNamespace(
+        python="python", absent=lambda names: ["tensorflow"], foreign=False, version=lambda: (3, 14)
+    )
+    why = ProcessExecutor(interpreter=interpreter).missing("tensorflow", "cpu")
+    assert why == (
+        "backend_not_installed: tensorflow cannot be found by python; tensorflow has no wheel for Python 3.14; "
+        "the newest with one is 3.13, or choose other backends with --backend"
     )

@@ -28,7 +28,7 @@ evidence = script("evidence")
 def locked(package: str) -> str:
     """Return the version of a package in the locks of the CPU environment, for the Python of the proofs."""
     texts = [(ROOT / f"locks/{name}.txt").read_text() for name in ("cpu", "torch-build-cpu")]
-    return str(script("compatibility").pins("\n".join(texts), "3.11")[package])
+    return str(script("check_locks").versions("\n".join(texts), "3.11")[package])
 
 
 VERSIONS = {

@@ -1,8 +1,11 @@
 """Workloads that installed packages bring by entry points; the host imports none of these packages."""
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 from keras_matrix.runner.cli.main import main
@@ -64,3 +67,35 @@ def test_list_shows_workloads_of_packages_and_why_others_are_refused(capsys: pyt
     assert refused in printed
     assert main(["list", "ranker"]) == 0
     assert capsys.readouterr().out == "  ranker: first_nets:build, of first_nets 1.2\n"
+
+
+def valid(schema: Any, **entry: Any) -> bool:
+    matrix = {"version": 1, "backends": ["jax"], "cells": [entry]}
+    return bool(jsonschema.Draft7Validator(schema).is_valid(matrix))
+
+
+def test_an_editor_accepts_workloads_of_packages_as_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """The shipped file cannot know their names; the schema that is printed here knows those that can be used.
+
+    Mutation: the printed schema has the refused names, too.
+    """
+    shipped = json.loads((Path(__file__).parents[3] / "matrix.schema.json").read_text())
+    assert main(["schema"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    own_keys = {"batch_size": [8, 16], "params": {"width": 3}, "exclude": [{"width": 3}]}
+    for schema in (shipped, printed):
+        assert valid(schema, workload="ranker", **own_keys)
+        assert not valid(schema, workload="ranker", width=3)
+        assert not valid(schema, workload="Bad-Name")
+        assert not valid(schema, workload="mnist_mlp", params={"width": 3})
+    assert [valid(printed, workload=name) for name in ("shared", "rankr")] == [False, False]
+    names = printed["properties"]["cells"]["items"]["properties"]["workload"]["anyOf"][0]["enum"]
+    assert names[-1] == "ranker"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes_workloads_of_packages(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("ranker") == 2  # for list and quick; parity takes no name of a package
+    assert "Bad-Name" not in printed

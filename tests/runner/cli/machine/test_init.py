@@ -61,6 +61,16 @@ def test_init_names_the_extras_of_the_other_backends_in_the_file(folder: Path, p
     assert lines in Path("matrix.yaml").read_text()
 
 
+def test_init_names_no_extra_that_this_python_cannot_install(
+    folder: Path, present: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Interpreter, "version", lambda self: (3, 14))
+    main(["init"])
+    text = Path("matrix.yaml").read_text()
+    assert "# Others are installed with pip: keras-matrix[torch-cpu].\n" in text
+    assert "# tensorflow has no wheel for Python 3.14; the newest with one is 3.13.\n" in text
+
+
 def test_init_makes_the_folder(folder: Path, present: list[str]) -> None:
     assert main(["init", "a new/folder"]) == 0
     assert Path("a new/folder/matrix.yaml").is_file()

@@ -29,7 +29,9 @@ from keras_matrix.runner.machine.preflight import (
 from tests.fakes.machine import write
 from tests.fakes.pynvml import DRIVER_NOT_LOADED, LOST, MISMATCH, NO_PERMISSION, RESET, FakeGpu, FakePynvml, used_by
 
-TENSORFLOW, JAX, TORCH = BUILDS
+TENSORFLOW, JAX, TORCH = (
+    next(build for build in BUILDS if build.package == name) for name in ("tensorflow", "jax-cuda12-plugin", "torch")
+)
 V100 = FakeGpu(name="Tesla V100-SXM2-16GB", capability=(7, 0))
 H100 = FakeGpu(name="NVIDIA H100 80GB HBM3", capability=(9, 0))
 RTX_5090 = FakeGpu(name="NVIDIA GeForce RTX 5090", capability=(12, 0))
@@ -128,7 +130,7 @@ def test_build_that_is_not_in_the_table_is_not_judged(tmp_path: Path) -> None:
         ("tensorflow", {"tensorflow": "2.99.0"}, None),
         ("tensorflow", {"tensorflow-cpu": "2.21.0"}, CpuBuild("tensorflow-cpu", "2.21.0", "tf-gpu")),
         ("jax", {"jax": "0.10.2", "jax-cuda12-plugin": "0.10.2"}, JAX),
-        ("jax", {"jax": "0.10.2", "jax-cuda13-plugin": "0.10.2"}, None),
+        ("jax", {"jax": "0.10.2", "jax-cuda12-plugin": "0.11.0"}, None),
         ("jax", {"jax": "0.10.2"}, CpuBuild("jax", "0.10.2", "jax-gpu")),
         ("torch", {"torch": "2.13.0"}, TORCH),
         ("torch", {"torch": "2.13.0+cu130"}, TORCH),

@@ -1,0 +1,44 @@
+"""Which tests cannot run under this Python, because it has no build of a backend that they need: one rule for all.
+
+A test of the process tier needs the backends that its parameters name or, if they name none, those that its code names
+as text, and in either case those of its mark `backends("torch")`. It is skipped with the reason where one is missing.
+A test that is for any backends takes them from `INSTALLED`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.backends import BACKENDS
+
+INSTALLED = tuple(name for name in BACKENDS if find_spec(name) is not None)
+
+
+def why_not(item: pytest.Item) -> str | None:
+    """Return why a test cannot run here; None if it can. A test that starts no process needs no backend."""
+    if not item.get_closest_marker("process"):
+        return None
+    missing = sorted(needed(item) - {*INSTALLED})
+    return f"no {' and no '.join(missing)} for Python {'.'.join(map(str, sys.version_info[:2]))}" if missing else None
+
+
+def needed(item: Any) -> set[str]:
+    """Return the backends that a test names."""
+    parameters = getattr(item, "callspec", None)
+    of_parameters = {*_named(list(parameters.params.values()))} if parameters else set()
+    of_code = {*_named(item.function.__code__.co_consts)}
+    return {name for mark in item.iter_markers("backends") for name in mark.args} | (of_parameters or of_code)
+
+
+def _named(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value in BACKENDS:
+        yield value
+    elif isinstance(value, dict):
+        yield from _named([*value, *value.values()])
+    elif isinstance(value, tuple | list | set | frozenset):
+        yield from (name for part in value for name in _named(part))
