@@ -25,7 +25,7 @@ import numpy as np
 
 from keras_matrix.records.backends import KERAS_2_BACKEND
 
-MODULES = (f"backends.{KERAS_2_BACKEND}", "script", "scout")
+MODULES = (f"backends.{KERAS_2_BACKEND}", "script")
 """The modules of this folder that a program's cell uses, with all that they import."""
 OF_ARRAYS = ("TensorLikeDataAdapter", "GenericArrayLikeDataAdapter")
 """The sources of Keras 2 whose iterator stays open over epochs although their batches are those of whole epochs."""
