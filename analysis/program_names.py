@@ -444,6 +444,7 @@ _BACKEND_NAMES = frozenset((
     "is_keras_tensor", "result_type", "set_epsilon", "set_floatx", "set_image_data_format", "standardize_dtype",
 ))  # fmt: skip
 _KERAS_BACKEND = "keras.backend."
+_NAME_SCOPE = "tensorflow.keras.backend.name_scope"  # it names operations of TensorFlow, on other backends none
 # Names that Keras 3 has only as a part of `tensorflow.keras`. They prepare data.
 _ONLY_IN_TENSORFLOW = ("keras.preprocessing.image.ImageDataGenerator", "keras.preprocessing.text")
 _TF_KERAS = ("tensorflow.keras", "tensorflow.python.keras")
@@ -468,7 +469,7 @@ def allowed(name: str, role: Role, *, called: bool) -> tuple[str, ...]:
     package = keras.partition(".")[0]
     if package in PACKAGES:
         return PACKAGES[package]
-    if keras.startswith(_KERAS_BACKEND) and keras.split(".")[2] not in _BACKEND_NAMES:
+    if keras.startswith(_KERAS_BACKEND) and keras.split(".")[2] not in _BACKEND_NAMES and name != _NAME_SCOPE:
         return () if keras == name else (TENSORFLOW,)
     if keras == name and keras.startswith(_ONLY_IN_TENSORFLOW):
         return ()

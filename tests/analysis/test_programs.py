@@ -86,6 +86,8 @@ LAYER = "class Mine(layers.Layer):\n    def call(self, x):\n        return {0}\n
         pytest.param("K.clear_session()\nprint(K.floatx())", ALL),
         pytest.param("K.mean(x)", (), id="an operation of Keras 2"),
         pytest.param("tf.keras.backend.mean(x)", ON_TENSORFLOW),
+        pytest.param("with tf.keras.backend.name_scope('block'):\n    pass", ALL, id="a name for operations"),
+        pytest.param("with K.name_scope('block'):\n    pass", (), id="a name for operations of Keras 2"),
         pytest.param("model = tf.keras.Sequential()", ALL, id="TensorFlow's name for Keras 3"),
         pytest.param("import tf_keras\nmodel = tf_keras.Sequential()", (), id="Keras 2"),
         pytest.param("import optax\noptax.adam(0.1)", ON_JAX),
