@@ -15,7 +15,7 @@ import pytest
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import Resolved
-from keras_matrix.runner.cell import measure
+from keras_matrix.runner.cell import options
 from keras_matrix.runner.cell.checks import tf32
 from keras_matrix.runner.cell.checks.tf32 import FINE, FIRST_WITH_TF32, PROBES, tf32_of, uses_tf32
 from tests.conftest import make_settings
@@ -130,19 +130,19 @@ def test_a_probe_that_raises_leaves_its_field_empty(
 
 
 def test_on_a_cpu_nothing_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "tf32_of", None)
-    assert measure._with_tf32(RESOLVED, make_settings(device="cpu"), NO_ADAPTER, jit=False) == RESOLVED
+    monkeypatch.setattr(options, "tf32_of", None)
+    assert options._with_tf32(RESOLVED, make_settings(device="cpu"), NO_ADAPTER, jit=False) == RESOLVED
 
 
 def test_without_results_the_backends_setting_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "tf32_of", lambda adapter, jit: dict.fromkeys(NOT_USED))
-    assert measure._with_tf32(RESOLVED, make_settings(device="gpu"), NO_ADAPTER, jit=False) == RESOLVED
+    monkeypatch.setattr(options, "tf32_of", lambda adapter, jit: dict.fromkeys(NOT_USED))
+    assert options._with_tf32(RESOLVED, make_settings(device="gpu"), NO_ADAPTER, jit=False) == RESOLVED
 
 
 def test_a_gpu_cell_records_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"tf32": True, "tf32_matmul": False, "tf32_convolution": True, "tf32_rnn": None}
-    monkeypatch.setattr(measure, "tf32_of", lambda adapter, jit: answers)
-    found = measure._with_tf32(RESOLVED, make_settings(device="gpu"), NO_ADAPTER, jit=False)
+    monkeypatch.setattr(options, "tf32_of", lambda adapter, jit: answers)
+    found = options._with_tf32(RESOLVED, make_settings(device="gpu"), NO_ADAPTER, jit=False)
     assert found == replace(RESOLVED, **answers)
 
 
