@@ -132,9 +132,16 @@ def search_for(request: RunRequest, version_search: VersionSearch, display: Disp
     axis = version_search.axis
     try:
         state = _state(request, version_search)
-        own_request, cell = replace(request, results=state.folder), version_search.cell
-        trials = Trials(own_request, cell, axis, state, display, version_search.smallest, version_search.process_s)
-        trials.written = version_search.written
+        trials = Trials(
+            replace(request, results=state.folder),
+            version_search.cell,
+            axis,
+            state,
+            display,
+            version_search.smallest,
+            version_search.process_s,
+            written=version_search.written,
+        )
         if state.continued:
             display.say(f"continuing {state.folder} after {len(state.answers)} trials")
         return _result(search(len(axis.labels), trials.measure, version_search.smallest), version_search, state)
