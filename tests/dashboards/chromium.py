@@ -31,7 +31,11 @@ def missing() -> str | None:
 
 
 def look(browser: Any, url: str, size: tuple[int, int], scheme: str) -> None:
-    """Open a page with a screen of this width and height and a colour scheme; what was logged before is dropped."""
+    """Open a page with a screen of this width and height and a colour scheme; what was logged before is dropped.
+
+    The page before is left first: one that asks its server again and again would log until the new page has come.
+    """
+    browser.get("about:blank")
     width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

@@ -15,6 +15,7 @@ from keras_matrix.dashboards.live.session import SessionReader
 from keras_matrix.records.instruments import progress
 from keras_matrix.records.instruments.progress import Placement, Placements, Progress, RunningRepeat
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from tests.dashboards import chromium
 from tests.dashboards.boards import HOSTILE, stored, warehouse_of
 from tests.dashboards.chromium import serious_faults, smallest_letters
 from tests.dashboards.live.test_session import BEGUN, CELLS, A, B, at, at_one_machine, begun, records
@@ -73,10 +74,11 @@ def test_open_page_loads_itself_anew_when_the_session_goes_on(browser: Any, tmp_
     with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            browser.get(f"http://127.0.0.1:{server.server_port}/")
+            chromium.look(browser, f"http://127.0.0.1:{server.server_port}/", (1280, 800), "light")
             assert "repeat 3 runs" not in browser.page_source
             progress.keep(run, Progress(BEGUN, CELLS, [RunningRepeat("f" * 16, "", 2)]))
             WebDriverWait(browser, 20).until(lambda shown: "repeat 3 runs" in shown.page_source)
             assert browser.get_log("browser") == []
+            browser.get("about:blank")
         finally:
             server.shutdown()
