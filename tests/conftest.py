@@ -7,6 +7,7 @@ import gc
 import gettext
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +192,12 @@ def pytest_collection_finish() -> None:
     """Have Python's garbage collector pass over all that is there before the first test: a search of it takes 0.4 s."""
     gc.enable()
     unit_tier.freeze()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a test as soon as it fails: pytest's own list comes at the end of a tier, half an hour later."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\n{report.nodeid}: {report.when} failed", file=sys.stderr, flush=True)
 
 
 def pytest_sessionfinish() -> None:

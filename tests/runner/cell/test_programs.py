@@ -54,6 +54,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backend: str) -> None:
     project = tmp_path / "project"
