@@ -1,8 +1,8 @@
 """Which tests cannot run under this Python, because it has no build of a backend that they need: one rule for all.
 
-A test of the process tier needs the backends that its parameters name or, if they name none, those that its code names
-as text, and in either case those of its mark `backends("torch")`. It is skipped with the reason where one is missing.
-A test that is for any backends takes them from `INSTALLED`.
+A test of the process tier needs the backends that its parameters and its mark `backends("torch")` name. If it has
+neither, it needs those that its code names as text; the mark without names says that it needs none of these. It is
+skipped with the reason where one is missing. A test that is for any backends takes them from `INSTALLED`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def needed(item: Any) -> set[str]:
     """Return the backends that a test names."""
     parameters = getattr(item, "callspec", None)
     of_parameters = {*_named(list(parameters.params.values()))} if parameters else set()
-    of_code = {*_named(item.function.__code__.co_consts)}
-    return {name for mark in item.iter_markers("backends") for name in mark.args} | (of_parameters or of_code)
+    marks = [mark.args for mark in item.iter_markers("backends")]
+    of_code = set() if marks else {*_named(item.function.__code__.co_consts)}
+    return {name for names in marks for name in names} | (of_parameters or of_code)
 
 
 def _named(value: Any) -> Iterator[str]:

@@ -47,3 +47,4 @@ def test_the_code_of_a_test_names_what_no_parameter_does(monkeypatch: pytest.Mon
     code = {"function": lambda cell: cell(backend="torch")}
     assert backends.why_not(item(pytest.mark.process, **code)) == f"no torch for Python {HERE}"
     assert backends.why_not(item(pytest.mark.process, **code, backend="jax")) is None
+    assert backends.why_not(item(pytest.mark.process, pytest.mark.backends, **code)) is None

@@ -51,6 +51,7 @@ def test_help_is_the_comment_at_the_head_of_the_script(tmp_path: Path, flag: str
 
 
 @pytest.mark.process
+@pytest.mark.backends
 def test_missing_gpu_exits_with_3_and_names_checks_that_work_without(tmp_path: Path) -> None:
     code, _, errors = first_hour(tmp_path, "--backend", "torch")
     assert code == 3

@@ -73,6 +73,7 @@ def test_unknown_service_is_bad_input_with_and_without_a_gpu(tmp_path: Path, gpu
 
 
 @pytest.mark.process
+@pytest.mark.backends
 def test_each_backend_is_tested_in_its_own_environment_from_its_lock(tmp_path: Path) -> None:
     code, _, calls = tier(tmp_path)
     assert code == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.backends]
 
 ROOT = Path(__file__).parents[3]
 PYTHON = """\

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.process
 CELL = {"workload": "my_workload:build", "steps_per_epoch": 2, "threads": 1}
 
 
+@pytest.mark.backends
 def test_run_measures_in_processes_that_ignore_the_callers_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from keras_matrix.runner.executors.process.fork_servers import ProcessServer
 from keras_matrix.runner.measure.judge import ResultRefused, accept, judge
 from keras_matrix.runner.measure.record_builder import build_record
 from keras_matrix.runner.measure.scheduler import utc_now
+from tests.backends import INSTALLED
 from tests.conftest import MACHINE, make_settings
 
 pytestmark = pytest.mark.process
@@ -267,7 +268,7 @@ def test_missing_gpu_is_a_device_mismatch_on_every_backend(tmp_path: Path) -> No
         pytest.skip("this machine has the GPU whose absence is tested")
     executor = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
     try:
-        for backend in ("tensorflow", "jax", "torch"):
+        for backend in INSTALLED:
             record = run(executor, make_job(tmp_path, "well", backend=backend, device="gpu"))
             assert record.status is Status.DEVICE_MISMATCH, (backend, record.reason, record.evidence.output_tail)
             assert record.times.epoch_times_s == []
@@ -275,6 +276,7 @@ def test_missing_gpu_is_a_device_mismatch_on_every_backend(tmp_path: Path) -> No
         executor.close()
 
 
+@pytest.mark.backends
 def test_missing_backend_is_reported_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 

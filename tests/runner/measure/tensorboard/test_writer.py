@@ -322,6 +322,7 @@ def test_run_without_a_log_folder_writes_and_imports_no_tensorboard(
 
 
 @pytest.mark.process
+@pytest.mark.backends
 def test_writing_tensorboard_files_imports_no_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
