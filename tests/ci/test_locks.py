@@ -164,18 +164,31 @@ def test_only_nodes_of_a_cluster_have_ray_and_only_images_that_ask_for_it_opencv
     assert contained == {*((name, "cpu") for name in names), *names.items(), ("ray", "ray-head")}
 
 
+CLIENT = "google-cloud-bigquery"
+
+
+@pytest.mark.parametrize("image", ["uploader", "dashboard"])
+def test_image_that_sends_to_bigquery_is_without_grpc(locks: ModuleType, image: str) -> None:
+    """tests/uploader/bigquery/test_warehouse.py shows that Google's client does without."""
+    pins, problems = locks.pins((ROOT / "locks" / f"{image}.txt").read_text(encoding="utf-8"))
+    assert problems == []
+    assert {pin.name for pin in pins} & {CLIENT, "grpcio", "grpcio-status"} == {CLIENT}
+
+
 FAKE_UV = """\
 #!/bin/sh
-# Resolves everything to x==2, or to what the output file has; TensorFlow has no wheel for Python 3.14.
+# Resolves everything to x==2, without --upgrade to what the output file has; TensorFlow has no wheel for Python 3.14.
 while [ $# -gt 0 ]; do
     case $1 in
     --output-file) output=$2 ;;
     --python-version) python=$2 ;;
+    --upgrade) upgrade=yes ;;
     tf-*) tensorflow=yes ;;
     esac
     shift
 done
 [ "$python$tensorflow" != 3.14yes ] || { echo "tensorflow has no wheels" >&2; exit 1; }
+[ -z "$upgrade" ] || [ -z "$output" ] || rm -f "$output"
 [ -z "$output" ] || [ -s "$output" ] || printf '# by uv\\n#    ci/lock\\nx==2 \\\\\\n    --hash=sha256:0\\n' >"$output"
 """
 

@@ -221,6 +221,21 @@ def test_three_concurrent_uploaders_add_each_row_once(
     assert verify(results, warehouse, values=True).problems == ()
 
 
+@pytest.mark.process
+def test_push_verification_and_errors_need_no_grpc_which_the_images_do_not_have(
+    results: Results, service: str, shared: str
+) -> None:
+    """Mutation: `google.cloud.bigquery_storage` reads the rows."""
+    without = "import sys; sys.modules['grpc'] = None\n"
+    without += "from keras_matrix.uploader.cli.main import main; sys.exit(main())"
+    found = []
+    for words in (["push"], ["verify"], ["query", "SELECT * FROM nowhere"]):
+        arguments = [*words, "--to", shared, *([] if words[0] == "query" else ["--results", str(results.root)])]
+        done = subprocess.run([sys.executable, "-c", without, *arguments], capture_output=True, text=True, check=False)
+        found.append((words[0], done.returncode, "Traceback" in done.stderr))
+    assert found == [("push", 0, False), ("verify", 0, False), ("query", 3, False)]
+
+
 @pytest.mark.fault("F38", mutation="the types of columns are not compared")
 def test_missing_retyped_or_outdated_table_is_reported_before_a_row_is_sent_and_migrated(emulated: str) -> None:
     own = opened(emulated)
