@@ -72,6 +72,7 @@ SETTINGS = Settings(
     compile_cache="cold",
     league="as_shipped",
 )
+CELL_ID = cell_id(SETTINGS)
 NIGHTLY = os.environ.get("NIGHTLY") == "1"
 HERE = Path(__file__).parent
 STARTED_IN = Path.cwd()
@@ -231,7 +232,7 @@ def make_record(
     record = Record(
         schema_version=SCHEMA_VERSION,
         run_id="20260101T000000Z-abcdef",
-        cell_id=cell_id(settings),
+        cell_id=CELL_ID if settings is SETTINGS else cell_id(settings),
         repeat=repeat,
         attempt=0,
         status=status,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
@@ -10,15 +9,13 @@ import site
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from keras_matrix.records.backends import BACKENDS, TABLE
+from tests.scan import ROOT, facts, modules
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("records", "models", "runner", "analysis", "uploader", "dashboards")
 ADDED = ROOT / "tests" / "fourth_backend"
 MOST_FILES = 13
 ROW = """
@@ -81,28 +78,22 @@ def test_contributing_names_every_file_of_a_new_backend() -> None:
             assert (ROOT / path).is_file(), path
 
 
-def own_files() -> Iterator[tuple[str, Path]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+def is_named_after_a_backend(path: str) -> bool:
+    return Path(path).stem.split("_")[0] in BACKENDS
 
 
 def test_only_the_table_and_a_backends_own_modules_name_it() -> None:
-    found = set()
-    for module, path in own_files():
-        if path.stem.split("_")[0] in BACKENDS:
-            continue
-        constants = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-        if constants & set(BACKENDS):
-            found.add(module)
-    assert found == set(NAMING_BACKENDS)
+    others = {path: text for path, text in modules().items() if not is_named_after_a_backend(path)}
+    found = {path for path, text in others.items() if not {*facts(text).texts}.isdisjoint(BACKENDS)}
+    assert {path.removesuffix(".py").replace("/", ".") for path in found} == set(NAMING_BACKENDS)
 
 
 def test_every_module_named_after_a_backend_is_listed_or_belongs_to_a_listed_one() -> None:
     listed = {name.replace("<backend>", backend) for name in listed_files() for backend in BACKENDS}
     folders = {name.rpartition("/")[0] for name in listed} | {"records/traces"}
-    named = [path.relative_to(ROOT) for _, path in own_files() if path.stem.split("_")[0] in BACKENDS]
-    assert [str(path) for path in named if str(path.parent) not in folders] == []
+    named = [path for path in modules() if is_named_after_a_backend(path)]
+    assert len(named) > 20
+    assert [path for path in named if path.rpartition("/")[0] not in folders] == []
 
 
 @pytest.mark.process

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import itertools
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -17,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.runner.service import stored
+from tests import scan
+from tests.scan import ROOT, Facts, facts
 from tests.sessions import processes, run_name, store_session
 
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("records", "models", "runner", "analysis", "uploader", "dashboards")
 BACKENDS = frozenset({"keras", "tensorflow", "jax", "torch"})
 MAY_IMPORT = {
     "records": set(),
@@ -58,87 +55,10 @@ USUAL_FUNCTION_LINES, USUAL_SHARE = 25, 0.9
 MOST_LOOSE_MODULES = 3
 
 
-# A function that is imported when it is needed, as `pkgutil.resolve_name` takes it.
-LAZY = re.compile(r"keras_matrix(\.\w+)+:\w+")
-
-
-# What reads the wall clock, which may be set at any moment: functions, by the type or module that has them.
-WALL_CLOCK = {
-    "time": {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "clock_gettime"},
-    "datetime": {"now", "utcnow", "today"},
-    "date": {"today"},
-}
-CLOCK_READS = frozenset().union(*WALL_CLOCK.values())
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionFacts:
-    """A function: its size and parameters, whether it takes parsed flags, and what it returns."""
-
-    name: str
-    line: int
-    lines: int
-    parameters: int
-    takes_flags: bool
-    returns: str | None
-
-
-@dataclass(slots=True)
-class Source:
-    """What the scans need of a module, without its syntax tree, which would stay in memory."""
-
-    imports: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
-    lazy: list[str] = field(default_factory=list)
-    functions: list[FunctionFacts] = field(default_factory=list)
-    orphans: list[int] = field(default_factory=list)
-    clock_reads: list[str] = field(default_factory=list)
-    words: set[str] = field(default_factory=set)  # with a dot, such as names of modules
-    docstrings: list[str] = field(default_factory=list)
-
-    def note(self, node: ast.AST) -> None:
-        """Take in a node of the module's tree."""
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            self.docstrings.append(ast.get_docstring(node) or "")
-        match node:
-            case ast.Import() | ast.ImportFrom():
-                self.imports.append(node)
-                if isinstance(node, ast.ImportFrom) and node.module == "time":
-                    self.clock_reads += [
-                        f"time.{alias.name}" for alias in node.names if alias.name in WALL_CLOCK["time"]
-                    ]
-            case ast.Constant(value=str(text)):
-                self.words.update(word for word in re.findall(r"[\w.]+", text) if "." in word)
-                if LAZY.fullmatch(text):
-                    self.lazy.append(text.partition(":")[0])
-            case ast.Attribute(attr=name) if name in CLOCK_READS:
-                holder = ast.unparse(node.value).rpartition(".")[2]
-                self.clock_reads += [f"{holder}.{name}"] * (name in WALL_CLOCK.get(holder, set()))
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                returns = ast.unparse(node.returns) if node.returns else None
-                sizes = lines_of(node), parameters_of(node)
-                self.functions.append(FunctionFacts(node.name, node.lineno, *sizes, takes_namespace(node), returns))
-        self.orphans += orphans_in(getattr(node, "body", None))
-
-
-@cache
-def source(text: str) -> Source:
-    """Return the facts of a module; one reading serves all scans."""
-    read = Source()
-    for node in ast.walk(ast.parse(text)):
-        read.note(node)
-    return read
-
-
 def imports(text: str) -> list[str]:
     """Return what a module imports; what is ours without the import name that all of it shares."""
-    read = source(text)
-    names = list(read.lazy)
-    for node in read.imports:
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    read = facts(text)
+    names = [*read.lazy, *(name for statement in read.imports for name in statement.spelled())]
     return [name.removeprefix("keras_matrix.") for name in names]
 
 
@@ -151,7 +71,7 @@ def faults(module: str, text: str) -> list[str]:
         root = name.partition(".")[0]
         if root in ("tests", "ci", "lab"):
             found.append(f"{module} imports {name}")
-        if root in PACKAGES and root != top and root not in MAY_IMPORT[room]:
+        if root in scan.ROOMS and root != top and root not in MAY_IMPORT[room]:
             found.append(f"{module} imports {name}")
         if room == "runner.cell" and root == "runner" and name != "runner" and not name.startswith("runner.cell"):
             found.append(f"{module} imports {name}")
@@ -166,13 +86,12 @@ def faults(module: str, text: str) -> list[str]:
 
 @cache
 def modules() -> Mapping[str, str]:
-    """Return the text of each module of the product."""
-    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return {module_name(path): path.read_text() for path in paths}
+    """Return the text of each module of the product by its name."""
+    return {module_name(path): text for path, text in scan.modules().items()}
 
 
-def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+def module_name(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
 def test_no_import_runs_upward() -> None:
@@ -241,10 +160,7 @@ def test_the_scan_finds_a_room_that_imports_one_above_it(module: str, text: str)
 
 def printing(text: str) -> list[int]:
     """Return the lines of a module that print, or know the parser of a command line."""
-    tree = ast.parse(text)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    lines = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
-    return lines + ([1] if "argparse" in imports(text) else [])
+    return facts(text).prints + ([1] if "argparse" in imports(text) else [])
 
 
 def test_a_use_case_prints_nothing_and_knows_no_flags() -> None:
@@ -332,22 +248,14 @@ def test_an_ordinary_matrix_does_not_load_the_search_for_the_largest_batch(tmp_p
     assert done.returncode == 0, done.stderr
 
 
-def orphans_in(body: object) -> Iterator[int]:
-    """Yield the lines of strings that document nothing: neither the start of a body nor the assignment before them."""
-    for before, statement in itertools.pairwise(body) if isinstance(body, list) else ():
-        is_text = isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
-        if is_text and not isinstance(before, (ast.Assign, ast.AnnAssign)):
-            yield statement.lineno
-
-
 def test_every_bare_string_documents_the_name_before_it() -> None:
     assert sum(text.count('"""') for text in modules().values()) > 10_000
-    assert {name: lines for name, text in modules().items() if (lines := source(text).orphans)} == {}
+    assert {name: lines for name, text in modules().items() if (lines := facts(text).orphans)} == {}
 
 
 def test_the_scan_finds_a_string_that_documents_nothing() -> None:
-    assert source('"""About."""\nA = 1\n"""What A is."""\n\nclass B:\n    x: int\n    """What x is."""\n').orphans == []
-    assert source('"""About."""\ndef f():\n    """Do."""\n\n"""What A was."""\n').orphans == [5]
+    assert facts('"""About."""\nA = 1\n"""What A is."""\n\nclass B:\n    x: int\n    """What x is."""\n').orphans == []
+    assert facts('"""About."""\ndef f():\n    """Do."""\n\n"""What A was."""\n').orphans == [5]
 
 
 def test_folders_that_are_no_packages_do_not_hide_libraries_of_their_name() -> None:
@@ -393,7 +301,7 @@ def test_the_scan_finds_a_session_that_is_measured_elsewhere(name: str) -> None:
 @pytest.mark.fault("F16", mutation="a module of the runner reads time.time")
 def test_only_the_scheduler_reads_the_wall_clock() -> None:
     """Durations come from a monotonic clock; the wall clock is a label, read in one place."""
-    found = {name: reads for name, text in modules().items() if (reads := source(text).clock_reads)}
+    found = {name: reads for name, text in modules().items() if (reads := facts(text).clock_reads)}
     assert found == {"runner.measure.scheduler": ["datetime.now"]}
 
 
@@ -410,14 +318,14 @@ def test_only_the_scheduler_reads_the_wall_clock() -> None:
     ],
 )
 def test_the_scan_finds_each_read_of_the_wall_clock(text: str, expected: list[str]) -> None:
-    assert source(text).clock_reads == expected
+    assert facts(text).clock_reads == expected
 
 
 def unused(sources: Mapping[str, str]) -> list[str]:
     """Return the modules that no other one imports or names, also as `f"folder.{name}"`."""
     users: dict[str, set[str]] = {}
     for module, text in sources.items():
-        for name in {*imports(text), *(word.removeprefix("keras_matrix.") for word in source(text).words)}:
+        for name in {*imports(text), *(word.removeprefix("keras_matrix.") for word in facts(text).words)}:
             users.setdefault(name, set()).add(module)
     nobody = set[str]()
     return [
@@ -437,15 +345,15 @@ def test_a_module_that_only_tests_use_is_found() -> None:
     assert unused({"a.b": "import a.c", "a.c": "", "a.fake": "import a.b"}) == ["a.fake"]
 
 
-def imported_modules(name: str, read: Source, known: frozenset[str]) -> set[str]:
+def imported_modules(name: str, read: Facts, known: frozenset[str]) -> set[str]:
     """Return which of the known modules a module imports, anywhere in it."""
     found = {module.removeprefix("keras_matrix.") for module in read.lazy}
-    for node in read.imports:
-        if isinstance(node, ast.Import):
-            found |= {alias.name.removeprefix("keras_matrix.") for alias in node.names}
-        elif node.module:
-            package = node.module.removeprefix("keras_matrix.")
-            inside = {f"{package}.{alias.name}" for alias in node.names}
+    for statement in read.imports:
+        if statement.module is None:
+            found |= {name.removeprefix("keras_matrix.") for name in statement.names}
+        else:
+            package = statement.module.removeprefix("keras_matrix.")
+            inside = {f"{package}.{name}" for name in statement.names}
             # A package counts as imported where a name is its own, not where all are its modules.
             found |= inside if inside <= known else {*inside, package}
     return found & known - {name}
@@ -454,7 +362,7 @@ def imported_modules(name: str, read: Source, known: frozenset[str]) -> set[str]
 def import_graph(texts: Mapping[str, str]) -> dict[str, set[str]]:
     """Return the modules that each module imports."""
     known = frozenset(texts)
-    return {name: imported_modules(name, source(text), known) for name, text in texts.items()}
+    return {name: imported_modules(name, facts(text), known) for name, text in texts.items()}
 
 
 def cycle(texts: Mapping[str, str]) -> list[str]:
@@ -533,7 +441,7 @@ def apart(texts: Mapping[str, str]) -> list[str]:
 def test_few_modules_have_one_importer_in_their_folder_and_each_says_why() -> None:
     texts = modules()
     names = apart(texts)
-    docstrings = {name: ast.get_docstring(ast.parse(texts[name])) or "" for name in names}
+    docstrings = {name: facts(texts[name]).docstrings[0] for name in names}
     without = [name for name, docstring in docstrings.items() if REASON not in " ".join(docstring.split())]
     assert 20 < len(names) <= MOST_APART, names
     assert [name for name in without if not name.startswith(HASHED)] == []
@@ -565,7 +473,7 @@ LISTED_FOLDER = re.compile(r"^ *(\w+/)  +\S", re.MULTILINE)
 def named_files(path: Path, text: str) -> list[str]:
     """Return our files that the docstrings of a module name, and the folders that a package lists."""
     patterns = (FILE, LISTED_FOLDER) if path.name == "__init__.py" else (FILE,)
-    names = [name for words in source(text).docstrings for pattern in patterns for name in pattern.findall(words)]
+    names = [name for words in facts(text).docstrings for pattern in patterns for name in pattern.findall(words)]
     return [name for name in names if name not in FILES_OF_OTHERS and not name.startswith(LIBRARIES)]
 
 
@@ -575,8 +483,7 @@ def missing_files(path: Path, text: str) -> list[str]:
 
 
 def test_every_file_that_a_docstring_names_exists() -> None:
-    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    texts = {path: path.read_text() for path in paths}
+    texts = {ROOT / path: text for path, text in scan.modules().items()}
     assert sum(len(named_files(path, text)) for path, text in texts.items()) > MANY_NAMED
     assert [f"{path}: {name}" for path, text in texts.items() for name in missing_files(path, text)] == []
 
@@ -599,26 +506,12 @@ def test_the_scan_finds_a_named_file_that_does_not_exist(name: str, text: str, m
     assert missing_files(ROOT / name, text) == missing
 
 
-def lines_of(function: Function) -> int:
-    """Return the lines of a function without its docstring."""
-    first, end = function.body[0], function.end_lineno or 0
-    is_docstring = isinstance(first, ast.Expr) and ast.get_docstring(function) is not None
-    documented = (first.end_lineno or 0) - first.lineno + 1 if is_docstring else 0
-    return end - function.lineno + 1 - documented
-
-
-def parameters_of(function: Function) -> int:
-    """Return how many parameters a caller may give."""
-    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    return sum(one.arg not in ("self", "cls") for one in given)
-
-
 def too_large(module: str, text: str) -> list[str]:
     """Return what exceeds the sizes in a module, each as `module:line name: size`."""
     found = []
     if (lines := len(text.splitlines())) > MOST_MODULE_LINES:
         found.append(f"{module}: {lines} lines")
-    for function in source(text).functions:
+    for function in facts(text).functions:
         place = f"{module}:{function.line} {function.name}"
         if function.lines > MOST_FUNCTION_LINES:
             found.append(f"{place}: {function.lines} lines")
@@ -632,7 +525,7 @@ def test_functions_and_modules_keep_to_their_sizes() -> None:
 
 
 def test_most_functions_are_short() -> None:
-    sizes = [function.lines for text in modules().values() for function in source(text).functions]
+    sizes = [function.lines for text in modules().values() for function in facts(text).functions]
     assert len(sizes) > 5000
     assert sum(size <= USUAL_FUNCTION_LINES for size in sizes) >= USUAL_SHARE * len(sizes)
 
@@ -656,12 +549,6 @@ def test_the_runner_has_few_modules_outside_its_folders() -> None:
     assert len(loose) <= MOST_LOOSE_MODULES, loose
 
 
-def takes_namespace(function: Function) -> bool:
-    found = function.args
-    given = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]
-    return any(one and one.annotation and "Namespace" in ast.unparse(one.annotation) for one in given)
-
-
 def flag_faults(module: str, text: str) -> list[str]:
     """Return where a module passes parsed flags on instead of values.
 
@@ -670,7 +557,7 @@ def flag_faults(module: str, text: str) -> list[str]:
     """
     if ".cli." not in f"{module}.":
         return [f"{module} imports argparse" for name in imports(text) if name == "argparse"]
-    taking = [one for one in source(text).functions if one.takes_flags and f"{module}.{one.name}" not in CHANGES_FLAGS]
+    taking = [one for one in facts(text).functions if one.takes_flags and f"{module}.{one.name}" not in CHANGES_FLAGS]
     others = [one for one in taking if one.name != "run"]
     found = [f"{module}.{one.name}" for one in others if one.returns in NO_VALUE]
     return found + [f"{module} has {len(others)} converters"] * (len(others) > MOST_CONVERTERS)
@@ -711,7 +598,7 @@ def test_every_exception_from_a_security_rule_has_a_reason() -> None:
     comment = re.compile(r"# noqa: (?=[A-Z0-9, ]*\bS\d+)([A-Z0-9, ]+?)( - \w.*)?$")
     found = [
         (path.relative_to(ROOT), match)
-        for name in (*PACKAGES, "ci", "lab", "docker", "tests")
+        for name in (*scan.ROOMS, "ci", "lab", "docker", "tests")
         for path in sorted((ROOT / name).rglob("*.py"))
         for line in path.read_text(encoding="utf-8").splitlines()
         if (match := comment.search(line))

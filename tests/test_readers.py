@@ -5,21 +5,11 @@ A new call must either go through `records.files`, or be added to the list: only
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[1]
-ROOMS = ("records", "models", "analysis", "uploader", "dashboards", "runner")
+from tests.scan import facts, modules
+
 LEAST_MODULES, LEAST_CALLS = 550, 80
-# Calls that open a file, by the name of the function or method; `load` only of these modules, which read a file.
-OPENING = frozenset({
-    "open", "fdopen", "read_text", "read_bytes", "copy2", "copyfile", "copyfileobj", "copytree", "mmap", "memmap",
-    "read_parquet", "ParquetFile", "open_code", "FileIO", "loadtxt", "genfromtxt", "fromfile",
-})  # fmt: skip
-LOADING = frozenset({"json", "pickle", "np", "numpy", "tomllib", "yaml", "marshal"})
 
 THE_READER = "the one reader"
 OPENED_BY_THE_READER = "a descriptor or a file that the one reader has opened"
@@ -114,26 +104,10 @@ WITH_SQL = {
 }
 
 
-def calls(source: str) -> Iterator[str]:
-    """Yield the calls in a module's source that open a file."""
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call):
-            continue
-        function = node.func
-        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        of = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
-        if name in OPENING or (name == "load" and of in LOADING):
-            yield ast.unparse(node)
-
-
 def test_files_of_results_are_opened_by_one_reader() -> None:
     """Mutation: `Run.about` reads `run.json` with `read_bytes`."""
-    modules = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
-    found: dict[str, list[str]] = {}
-    for path in modules:
-        if opened := list(calls(path.read_text())):
-            found[path.relative_to(ROOT).as_posix()] = opened
-    assert len(modules) >= LEAST_MODULES
+    found = {name: opened for name, text in modules().items() if (opened := facts(text).opened)}
+    assert len(modules()) >= LEAST_MODULES
     assert sum(map(len, found.values())) >= LEAST_CALLS
     others = {name: opened for name, opened in found.items() if len(opened) > ALLOWED.get(name, (0, ""))[0]}
     assert others == {}, "open it through records.files, or list it here with the reason"
@@ -142,15 +116,9 @@ def test_files_of_results_are_opened_by_one_reader() -> None:
 
 
 def test_files_are_named_in_the_sql_of_three_modules_only() -> None:
-    found = set()
-    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
-        source = path.read_text()
-        if not any(call in source for call in SQL):
-            continue
-        texts = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
-        if any(isinstance(text, str) and any(call in text for call in SQL) for text in texts):
-            found.add(path.relative_to(ROOT).as_posix())
-    assert found == WITH_SQL
+    found = {name for name, text in modules().items() if any(call in text for call in SQL)}
+    named = {name for name in found if any(call in part for part in facts(modules()[name]).texts for call in SQL)}
+    assert named == WITH_SQL
 
 
 @pytest.mark.parametrize(
@@ -163,4 +131,4 @@ def test_files_are_named_in_the_sql_of_three_modules_only() -> None:
     ],
 )  # fmt: skip
 def test_scan_sees_each_way_to_open_a_file(source: str, count: int) -> None:
-    assert len(list(calls(source))) == count
+    assert len(facts(source).opened) == count

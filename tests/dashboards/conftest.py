@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
 from collections.abc import Callable
@@ -97,14 +98,17 @@ ABOUT: dict[str, object] = {
 }
 
 
-def settings_of(work: Work, backend: str) -> Settings:
-    return make_settings(
+@functools.cache
+def cell_of(work: Work, backend: str) -> tuple[Settings, str]:
+    """Return the settings of a cell and its id."""
+    settings = make_settings(
         backend=backend,
         workload=work.name,
         batch_size=work.batch_size,
         phase=work.phase,
         epochs=KEPT_EPOCHS + 1,
     )
+    return settings, cell_id(settings)
 
 
 def times_of(work: Work, backend: str, noise: random.Random) -> Times:
@@ -159,12 +163,12 @@ def usage_series_of(records: list[Record]) -> dict[tuple[str, int, int], UsageSe
 def measured(work: Work, backend: str, repeat: int) -> Record:
     noise = random.Random(f"{work.name}/{backend}/{repeat}")
     package, version = VERSIONS[backend]
-    settings = settings_of(work, backend)
+    settings, name = cell_of(work, backend)
     base = {"tensorflow": 610, "jax": 480, "torch": 420}[backend]
     return Record(
         schema_version=1,
         run_id=str(ABOUT["run_id"]),
-        cell_id=cell_id(settings),
+        cell_id=name,
         repeat=repeat,
         attempt=0,
         status=Status.OK,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from keras_matrix.dashboards.live.app.guard import SAFE_HEADERS, Guard, StartResponse
 from keras_matrix.dashboards.live.app.hosts import ListenAddress, address, listen_address
 from keras_matrix.dashboards.live.app.serve import port_of
+from tests.golden import Golden
+from tests.messages import check_messages, refusal
 
 
 def page(environ: Any, start_response: StartResponse) -> Iterable[bytes]:
@@ -140,7 +143,7 @@ def test_listening_on_the_loopback_needs_no_name(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8080", "[::]:8080", "192.168.1.7:80", "bench.example.org:80"])
 def test_listening_elsewhere_without_a_public_name_is_refused(listen: str) -> None:
-    with pytest.raises(ValueError, match=r"--listen: \S+ is open to other machines: add --public NAME\.\.\., the host"):
+    with pytest.raises(ValueError, match="--listen"):
         listen_address(listen, [])
     assert "bench" in listen_address(listen, ["bench"]).names
 
@@ -148,18 +151,6 @@ def test_listening_elsewhere_without_a_public_name_is_refused(listen: str) -> No
 def test_wildcard_address_is_not_an_accepted_name() -> None:
     assert listen_address("0.0.0.0:80", ["bench"]).names == {"bench"}
     assert listen_address("192.168.1.7:80", ["bench"]).names == {"bench", "192.168.1.7"}
-
-
-@pytest.mark.parametrize("name", ["http://bench", "bench:8080", "*", "", "0.0.0.0", "[::]", "a b", "bench/x"])
-def test_invalid_public_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="--public: must be a host name or an address, without scheme and port"):
-        listen_address("0.0.0.0:80", [name])
-
-
-@pytest.mark.parametrize("text", ["8080", "localhost:99999", "a b:1", "[::1]", "[host]:80", ""])
-def test_invalid_listen_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="must be HOST:PORT"):
-        address(text)
 
 
 def test_an_address_is_a_host_and_a_port() -> None:
@@ -186,3 +177,14 @@ def test_printed_url_has_an_accepted_host(listen: str, url: str) -> None:
 def test_port_of_a_server_with_two_sockets_is_the_first_ones() -> None:
     assert port_of(SimpleNamespace(effective_port=8080)) == 8080
     assert port_of(SimpleNamespace(effective_listen=[("127.0.0.1", 8081), ("::1", 8082)])) == 8081
+
+
+def test_every_address_and_name_that_is_refused_has_its_message(golden: Golden) -> None:
+    addresses = ("8080", "localhost:99999", "a b:1", "[::1]", "[host]:80", "")
+    names = ("http://bench", "bench:8080", "*", "", "0.0.0.0", "[::]", "a b", "bench/x")
+    messages = {f"--listen {text!r}": refusal(ValueError, partial(address, text)) for text in addresses}
+    messages |= {
+        f"--public {name!r}": refusal(ValueError, partial(listen_address, "0.0.0.0:80", [name])) for name in names
+    }
+    messages["--listen 0.0.0.0:8080, no --public"] = refusal(ValueError, partial(listen_address, "0.0.0.0:8080", []))
+    check_messages(golden, "hosts.txt", messages)

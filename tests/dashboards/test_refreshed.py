@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +26,11 @@ PERIOD_S = 600.0
 FIRST_DAY = "2026-01-01"
 NOON = datetime(2026, 1, 20, 12, tzinfo=UTC)
 VISITS = [
-    *(("/", f"workload={name}&backend={backend}") for name in ("", "mnist_mlp", "fc", "x") for backend in ("", "jax")),
-    *(("/", f"since=2026-01-{day:02}") for day in (1, 2, 30)),
-    *(("/cell", f"id={cell_of(backend)}") for backend in ("tensorflow", "jax", "torch")),
+    *(("/", f"workload={name}&backend={backend}") for name in ("", "mnist_mlp", "x") for backend in ("", "jax")),
+    *(("/", f"since=2026-01-{day:02}") for day in (1, 30)),
+    *(("/cell", f"id={cell_of(backend)}") for backend in ("tensorflow", "jax")),
     *(("/cell", f"id={number:016x}") for number in range(2)),
-    *(("/", f"workload={number}") for number in range(3)),
+    ("/", "workload=0"),
     ("/health", ""),
 ]
 
@@ -96,9 +95,15 @@ def behind() -> LocalWarehouse:
     return all_nights()[1]
 
 
+@pytest.fixture(scope="module")
+def one_night(tmp_path_factory: pytest.TempPathFactory) -> LocalWarehouse:
+    """For tests of when rows are read: a page of all nights takes three times as long."""
+    return warehouse_of(stored(tmp_path_factory.mktemp("night") / "results", nights=1))
+
+
 @pytest.fixture
-def visit(behind: LocalWarehouse) -> Visit:
-    return Visit(Counting("bigquery://a-project.data", behind=behind))
+def visit(one_night: LocalWarehouse) -> Visit:
+    return Visit(Counting("bigquery://a-project.data", behind=one_night))
 
 
 @pytest.fixture
@@ -106,9 +111,8 @@ def read() -> Needed:
     return read_by_questions()
 
 
-def test_visitors_with_different_choices_cost_three_queries_per_period(tmp_path: Path) -> None:
-    assert len(set(VISITS)) == 20
-    visit = Visit(Counting(behind=warehouse_of(stored(tmp_path / "results", nights=1))))
+def test_visitors_with_different_choices_cost_three_queries_per_period(visit: Visit) -> None:
+    assert len(set(VISITS)) == 14
     for period, visits in ((1, VISITS), (2, VISITS[:5])):
         for path, query in visits:
             assert visit(path, query)[0] == "200 OK"

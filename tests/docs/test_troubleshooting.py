@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -14,10 +11,10 @@ from keras_matrix.analysis.regression.gate import GateOutcome
 from keras_matrix.records.schema import Status
 from keras_matrix.runner import errors
 from keras_matrix.runner.service.exit_codes import VERDICTS
+from tests.scan import ROOT, facts, modules
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-PACKAGES = ("analysis", "models", "records", "runner", "uploader")
+PACKAGES = ("analysis/", "models/", "records/", "runner/", "uploader/")
 SCRIPTS = ("ci/setup", "ci/install")
 LEAST_MESSAGES = 30
 
@@ -35,18 +32,9 @@ def quoted() -> list[str]:
 def messages() -> list[str]:
     """Return the texts of the code, in which NUL replaces what an f-string inserts, and the scripts."""
     found = [(ROOT / script).read_text(encoding="utf-8") for script in SCRIPTS]
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            found += texts(ast.parse(path.read_text(encoding="utf-8")))
+    for path, text in modules().items():
+        found += facts(text).texts if path.startswith(PACKAGES) else []
     return found
-
-
-def texts(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
 
 
 def is_in_the_code(message: str) -> bool:

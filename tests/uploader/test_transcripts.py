@@ -15,12 +15,15 @@ from keras_matrix.records.schema import SCHEMA_VERSION
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch, Unreachable
 from keras_matrix.uploader.local.manifest import NAME
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.warehouse import Scalar
 from tests.fakes.warehouse import FakeWarehouse
 from tests.golden import Golden
 from tests.messages import check_texts
+from tests.sessions import run_name
 from tests.transcripts import Transcript
 from tests.uploader.stored import import_two_rows, results_with, store_run
+from tests.uploader.test_conflicts import store_other
 from tests.uploader.test_repair import cut, only_file
 
 ROOT = Path(__file__).parent.parent.parent
@@ -125,6 +128,37 @@ def test_push_that_repairs(golden: Golden, shown: Transcript, folder: Path) -> N
 
 
 @pytest.mark.fault("F38", mutation="a push does not compare the tables")
+def test_push_of_a_run_with_other_values(
+    golden: Golden, shown: Transcript, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: `_merge` does not compare the rows that the warehouse already has."""
+    shared = "local:results/warehouse"
+    shutil.copytree(folder / "results", folder / "copy", symlinks=True)
+    store_other(results_with(folder / "other", runs=1))
+    store_other(results_with(folder / "others", runs=2))
+    shown.upload("push --quiet")
+    shown.note("the folder was copied to another host")
+    shown.upload(f"push --results copy --to {shared}")
+    shown.note("another host has a run of the same name, with another peak of memory")
+    shown.upload(f"push --results other --to {shared}", f"push --results other --to {shared}")
+    shown.upload(f"status --results other --to {shared}", f"verify --results other --from {shared}")
+    shown.upload("push", "verify")
+    shutil.rmtree(folder / "results" / "warehouse")
+    shutil.rmtree(folder / "copy" / "outbox")
+    (folder / "copy" / run_name(1)).rename(folder / "later")
+    shown.upload(f"push --results copy --to {shared} --quiet")
+    shown.note("a third host has a further run, whose rows arrive in the same batch")
+    shown.upload(f"push --results others --to {shared}")
+
+    def fails(*arguments: object) -> object:
+        raise QuotaExceeded("more than 10 GiB would be read")
+
+    monkeypatch.setattr(LocalWarehouse, "row_hashes", fails)
+    shown.note("the rows that were already there cannot be read")
+    shown.upload(f"push --results {results_with(folder / 'last', runs=1).root.name} --to {shared} --quiet")
+    golden.check("push_other_values.txt", shown.text)
+
+
 def test_push_to_bigquery(golden: Golden, shown: Transcript, folder: Path, fake: FakeWarehouse) -> None:
     columns = json.dumps(fake.columns)
     spoils: Mapping[str, Callable[[Any], object]] = {

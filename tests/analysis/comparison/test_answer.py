@@ -10,8 +10,10 @@ from keras_matrix.analysis.comparison.run_summary import subject
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.stats.suite import suite
 from keras_matrix.analysis.views.result_table import result_table
-from keras_matrix.records.schema import Record, Status, Times
+from keras_matrix.records.schema import Status, Times
 from tests.analysis.comparison.test_table import APART, CLOSE, records_of
+from tests.golden import Golden
+from tests.messages import check_messages
 
 JAX_LEADS = {"tensorflow": 0.0200, "jax": 0.0100}
 TENSORFLOW_LEADS = {"tensorflow": 0.0100, "jax": 0.0200}
@@ -33,10 +35,6 @@ def test_rows_are_counted_by_backend_and_the_mean_is_the_leading_backends_time()
     assert (mean.backend, mean.against, mean.rows) == ("jax", "tensorflow", 5)
     assert mean.ratio.centre == pytest.approx(1 / ratio.centre)
     assert mean.ratio.bounds == pytest.approx((1 / (ratio.high or 0), 1 / (ratio.low or 0)))
-    assert found.text == (
-        "jax is fastest in 3 of 5 rows, tensorflow in 1; 1 is undecided; over all rows jax takes 0.76x [0.74 0.79] of "
-        "tensorflow's time"
-    )
 
 
 def test_only_row_is_its_verdict_and_has_no_mean() -> None:
@@ -49,50 +47,42 @@ def test_only_row_is_its_verdict_and_has_no_mean() -> None:
 def test_too_few_repeats_name_no_fastest() -> None:
     found = result_table(rows_of(JAX_LEADS, JAX_LEADS, TENSORFLOW_LEADS, repeats=1)).answer
     assert (found.fastest, found.undecided, found.lowest) == ({}, 3, {"jax": 2, "tensorflow": 1})
-    assert found.text == (
-        "no backend is shown to be fastest in 3 of 3 rows (jax has the lowest figure in 2, tensorflow in 1); over all "
-        "rows jax takes 0.81x (no interval) of tensorflow's time"
-    )
-    [row] = rows_of(JAX_LEADS, repeats=1)
-    assert result_table([row]).answer.text == (
-        "not separable: fewer than 5 repeats give no interval; jax has the lowest figure"
+
+
+def on_other_hosts() -> list[Row]:
+    records = records_of(JAX_LEADS, workload="w9")
+    return table(
+        replace(one, machine=replace(one.machine, host_id=f"{len(one.settings.backend):016}")) for one in records
     )
 
 
-def test_rows_that_are_not_compared_are_counted_and_the_mean_says_over_how_many_rows_it_is() -> None:
-    rows = rows_of(JAX_LEADS, JAX_LEADS, {"jax": 0.01})
-    other_hosts = [
-        replace(one, machine=replace(one.machine, host_id=f"{len(one.settings.backend):016}"))
-        for one in records_of(JAX_LEADS, workload="w9")
-    ]
-    found = result_table([*rows, *table(other_hosts)]).answer
+def test_rows_that_are_not_compared_are_counted() -> None:
+    found = result_table([*rows_of(JAX_LEADS, JAX_LEADS, {"jax": 0.01}), *on_other_hosts()]).answer
     assert (found.rows, found.fastest, found.not_comparable, found.nothing_to_compare) == (4, {"jax": 2}, 1, 1)
-    assert found.text == (
-        "jax is fastest in 2 of 4 rows; 1 is not comparable; 1 has nothing to compare; over 2 rows jax takes 0.50x "
-        "[0.49 0.52] of tensorflow's time"
-    )
 
 
-def test_one_backend_has_a_time_and_no_comparison() -> None:
-    assert result_table(rows_of({"jax": 0.00421})).answer.text == "jax takes 4.19 ms a step; nothing to compare"
-    assert result_table(rows_of({"jax": 0.01}, {"jax": 0.02})).answer.text == "nothing to compare in 2 rows"
-    failed: list[Record] = [
-        replace(one, status=Status.CRASH, reason="signal 11", times=Times()) for one in records_of({"jax": 0.01})
-    ]
-    assert result_table(table(failed)).answer.text == "no cell was measured"
-    assert result_table([]).answer.text == "nothing was measured yet"
+def of_two_leagues() -> list[Row]:
+    leagues = ("as_shipped", "matched")
+    works = [(f"w{i}", league) for i in range(2) for league in leagues]
+    return table(one for work, league in works for one in records_of(JAX_LEADS, workload=work, league=league))
 
 
-def test_leagues_are_named_if_there_are_two() -> None:
-    records = [
-        one
-        for i in range(2)
-        for league in ("as_shipped", "matched")
-        for one in records_of(JAX_LEADS, workload=f"w{i}", league=league)
-    ]
-    text = result_table(table(records)).answer.text
-    assert text.startswith("jax is fastest in 4 of 4 rows; over 2 rows of league as_shipped jax takes 0.50x [")
-    assert "; over 2 rows of league matched jax takes 0.50x [" in text
+def test_what_a_table_is_answered_with(golden: Golden) -> None:
+    """The mean says over how many rows it is; leagues are named if there are two."""
+    failed = [replace(one, status=Status.CRASH, reason="signal 11", times=Times()) for one in records_of({"jax": 0.01})]
+    tables = {
+        "four of five rows decided": rows_of(JAX_LEADS, JAX_LEADS, JAX_LEADS, TENSORFLOW_LEADS, ALIKE),
+        "one process a cell": rows_of(JAX_LEADS, JAX_LEADS, TENSORFLOW_LEADS, repeats=1),
+        "one row, one process a cell": rows_of(JAX_LEADS, repeats=1),
+        "rows of one backend and of two machines": [*rows_of(JAX_LEADS, JAX_LEADS, {"jax": 0.01}), *on_other_hosts()],
+        "one row of one backend": rows_of({"jax": 0.00421}),
+        "two rows of one backend": rows_of({"jax": 0.01}, {"jax": 0.02}),
+        "two leagues": of_two_leagues(),
+        "no figure": table(failed),
+        "no record": [],
+    }
+    answers = {title: [result_table(rows).answer.text] for title, rows in tables.items()}
+    check_messages(golden, "answers.txt", answers)
 
 
 def test_answer_does_not_depend_on_the_order_of_the_records() -> None:

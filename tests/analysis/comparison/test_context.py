@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-
-import pytest
+from typing import Any
 
 from keras_matrix.analysis.comparison.context import RunContext, SameWork, WorkStatus, cell_caveats, same_work
 from keras_matrix.analysis.comparison.table import Row, table
@@ -13,6 +12,8 @@ from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityRecord
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
+from tests.golden import Golden
+from tests.messages import check_messages
 
 VERSIONS = {name: {"keras": "3.15.1", name: "1.0"} for name in ("jax", "torch")}
 EXPLAINED = ParityFinding("float64", "update", 0.04, 1e-6, explanation="rows of a token are squared one by one")
@@ -32,35 +33,6 @@ def parity(*findings: ParityFinding, backends: tuple[str, str] = ("jax", "torch"
     return ParityRecord(1, "mnist_mlp", {}, 8, 20, 0, "2026-01-01", pairs=[pair], versions=VERSIONS)
 
 
-@pytest.mark.parametrize(
-    ("record", "phase", "text"),
-    [
-        (parity(), "fit", "same work: 3e-9 (float64 gradient)"),
-        (parity(), "predict", "same work: 2e-12 (float64 loss)"),
-        (parity(EXPLAINED), "fit", "same work, with an explained deviation: 3e-9 (float64 gradient)"),
-        (parity(replace(EXPLAINED, explanation=None)), "fit", "deviates: 3e-9 (float64 gradient)"),
-        (parity(backends=("tensorflow", "jax")), "fit", "same work not checked"),
-        (replace(parity(), workload="lstm"), "fit", "same work not checked"),
-    ],
-)
-def test_parity_result_is_summarised_as_text(record: ParityRecord, phase: str, text: str) -> None:
-    assert same_work([record], row(phase)).text == text
-
-
-def test_comparison_of_other_versions_is_stale_with_advice() -> None:
-    found = same_work([parity()], row(keras="3.16.0"))
-    assert found.text == "same work at other versions: 3e-9 (float64 gradient)"
-    assert found.remarks[0].endswith("runner parity mnist_mlp")
-
-
-def test_reasons_and_other_parameters_are_remarks() -> None:
-    found = same_work([replace(parity(EXPLAINED), params={"image_size": 8})], row())
-    assert (
-        found.remarks[0] == "jax and torch, float64 update 4e-02, limit 1e-06: rows of a token are squared one by one"
-    )
-    assert found.remarks[1] == "compared at the workload's small parameters, not these"
-
-
 THREE = ("tensorflow", "jax", "torch")
 VERSIONS_OF_THREE = {name: {"keras": "3.15.1", name: "1.0"} for name in THREE}
 
@@ -74,24 +46,8 @@ def compared(found: dict[tuple[str, str], float], *findings: ParityFinding) -> P
     return replace(parity(), pairs=pairs, versions=VERSIONS_OF_THREE)
 
 
-def test_worst_of_several_pairs_is_shown_with_a_speed() -> None:
-    found = {("tensorflow", "jax"): 1e-12, ("tensorflow", "torch"): 3e-9, ("jax", "torch"): 2e-9}
-    three = row(backends=THREE)
-    assert same_work([compared(found)], three).text == "same work: 3e-9 (float64 gradient)"
-    assert same_work([compared(found)], three, "jax").text == "same work: 2e-9 (float64 gradient)"
-    parted = replace(EXPLAINED, explanation=None)
-    assert same_work([compared(found, parted)], three).text == "deviates: 3e-9 (float64 gradient)"
-    assert (
-        same_work([compared(found, EXPLAINED)], three).text
-        == "same work, with an explained deviation: 3e-9 (float64 gradient)"
-    )
-
-
 def test_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
     three, found = row(backends=THREE), {("tensorflow", "jax"): 1e-12}
-    row_result = same_work([compared(found)], three)
-    assert row_result.text == "same work not checked"
-    assert row_result.remarks == ("torch was not compared with the others: runner parity mnist_mlp",)
     alone = {name: same_work([compared(found)], three, name).status for name in THREE}
     assert alone == {"tensorflow": WorkStatus.AGREES, "jax": WorkStatus.AGREES, "torch": WorkStatus.NOT_CHECKED}
     assert same_work([compared(found, EXPLAINED)], three).status is WorkStatus.NOT_CHECKED
@@ -99,18 +55,9 @@ def test_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
     assert same_work([compared(found, parted)], three).status is WorkStatus.DEVIATES
 
 
-def test_external_command_is_not_checked_and_no_command_is_advised() -> None:
-    metric = Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER)
-    task = TaskRun("train", ["./train"], "speed", [metric])
-    (found,) = table([make_record(None, settings=make_settings(workload="task train"), task=task)])
-    assert same_work([], found).status is WorkStatus.NOT_CHECKED
-    assert same_work([], found).remarks == ("the work of an external command cannot be checked",)
-
-
 def test_single_backend_is_judged_by_its_own_pairs() -> None:
     assert same_work([parity()], row(), "jax").status is WorkStatus.AGREES
     assert same_work([parity()], row(), "tensorflow").status is WorkStatus.NOT_CHECKED
-    assert same_work([], row()).remarks == ("compare the backends with: runner parity mnist_mlp",)
 
 
 def test_row_of_one_backend_is_not_advised_to_compare_it() -> None:
@@ -155,59 +102,9 @@ def fc_row(mode: str = "fc_data", version: str = "1.0", device: str = "cpu") -> 
     return found
 
 
-def test_fc_mode_has_the_worst_error_of_its_proof_against_numpy() -> None:
-    context = RunContext(proofs=PROOFS)
-    assert context.same_work(fc_row()).text == "same work: 6e-16 (float64, against NumPy)"
-    assert context.same_work(fc_row(), "jax").text == "same work: 2e-16 (float64, against NumPy)"
-    assert context.same_work(row()).status is WorkStatus.NOT_CHECKED
-
-
-def test_failed_proof_in_any_precision_deviates_and_says_why() -> None:
-    failed = replace(PROOFS[1], failure="weights are 1.0e-03 from plain NumPy, limit 1e-05")
-    found = RunContext(proofs=(PROOFS[0], failed, *PROOFS[2:])).same_work(fc_row())
-    assert found.status is WorkStatus.DEVIATES
-    assert found.remarks[0] == "jax, float32: weights are 1.0e-03 from plain NumPy, limit 1e-05"
-
-
-def test_proof_of_another_version_is_stale_and_one_on_a_cpu_says_so_on_a_gpu() -> None:
-    context = RunContext(proofs=PROOFS)
-    found = context.same_work(fc_row(version="2.0"))
-    assert found.text == "same work at other versions: 6e-16 (float64, against NumPy)"
-    assert found.remarks[0].endswith("compare again with: runner fc --prove --mode fc_data --num-workers 2")
-    assert context.same_work(fc_row(device="gpu")).text == (
-        "same work: 6e-16 (float64, against NumPy, compared on a CPU)"
-    )
-    assert context.same_work(fc_row()).remarks == ("proved on a small network: docs/fc.md",)
-
-
 def test_proof_with_other_numbers_of_workers_is_none() -> None:
     alone = tuple(replace(proof, workers=[1, 4]) for proof in PROOFS)
     assert RunContext(proofs=alone).same_work(fc_row()).status is WorkStatus.NOT_CHECKED
-
-
-def test_precision_that_is_not_compared_is_a_remark() -> None:
-    (found,) = table(
-        make_record(settings=make_settings(backend=name, precision="mixed_bfloat16"), versions=VERSIONS[name])
-        for name in ("jax", "torch")
-    )
-    assert same_work([parity()], found).remarks[-1] == "compared in float64 and float32 only"
-
-
-def test_mode_without_a_proof_on_a_backend_is_not_checked() -> None:
-    found = RunContext(proofs=PROOFS[:2]).same_work(fc_row())
-    assert found.status is WorkStatus.NOT_CHECKED
-    assert found.remarks == (
-        "not compared with NumPy with 2 workers: torch: runner fc --prove --mode fc_data --num-workers 2",
-    )
-
-
-def test_keras_path_of_the_fc_network_has_its_parity_as_other_workloads() -> None:
-    record = replace(parity(), workload="fc", params={"mode": "fc_keras"})
-    assert (
-        RunContext((record,), proofs=PROOFS)
-        .same_work(fc_row("fc_keras"))
-        .text.startswith("same work at other versions")
-    )
 
 
 def test_comparison_of_the_measured_versions_counts_before_a_newer_one_of_others() -> None:
@@ -215,9 +112,57 @@ def test_comparison_of_the_measured_versions_counts_before_a_newer_one_of_others
     assert same_work([parity(), newer], row()).status is WorkStatus.AGREES
 
 
-def test_comparison_on_a_cpu_says_so_on_a_gpu() -> None:
+def of_settings(**changes: Any) -> Row:
+    """Return the row of two backends with these settings."""
     (found,) = table(
-        make_record(settings=make_settings(backend=name, device="gpu"), versions=VERSIONS[name])
+        make_record(settings=make_settings(backend=name, **changes), versions=VERSIONS[name])
         for name in ("jax", "torch")
     )
-    assert same_work([parity()], found).text == "same work: 3e-9 (float64 gradient, compared on a CPU)"
+    return found
+
+
+def external_command() -> Row:
+    task = TaskRun("train", ["./train"], "speed", [Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER)])
+    (found,) = table([make_record(None, settings=make_settings(workload="task train"), task=task)])
+    return found
+
+
+def test_text_and_remarks_of_all_evidence(golden: Golden) -> None:
+    """The worst pair is shown; a failed proof in any precision deviates; advice names the command that compares."""
+    unexplained = replace(EXPLAINED, explanation=None)
+    three, pairs = (
+        row(backends=THREE),
+        {("tensorflow", "jax"): 1e-12, ("tensorflow", "torch"): 3e-9, ("jax", "torch"): 2e-9},
+    )
+    left_out = compared({("tensorflow", "jax"): 1e-12})
+    proved = RunContext(proofs=PROOFS)
+    failed = replace(PROOFS[1], failure="weights are 1.0e-03 from plain NumPy, limit 1e-05")
+    keras_path = replace(parity(), workload="fc", params={"mode": "fc_keras"})
+    found = {
+        "a comparison": same_work([parity()], row()),
+        "a comparison, of prediction": same_work([parity()], row("predict")),
+        "a deviation with its cause, at other parameters": same_work(
+            [replace(parity(EXPLAINED), params={"image_size": 8})], row()
+        ),
+        "a deviation without a cause": same_work([parity(unexplained)], row()),
+        "a comparison of other backends": same_work([parity(backends=("tensorflow", "jax"))], row()),
+        "a comparison of another workload": same_work([replace(parity(), workload="lstm")], row()),
+        "no comparison": same_work([], row()),
+        "a comparison of other versions": same_work([parity()], row(keras="3.16.0")),
+        "three backends": same_work([compared(pairs)], three),
+        "one of three backends": same_work([compared(pairs)], three, "jax"),
+        "three backends, a deviation of one pair": same_work([compared(pairs, unexplained)], three),
+        "three backends, a deviation of one pair with its cause": same_work([compared(pairs, EXPLAINED)], three),
+        "three backends, one left out": same_work([left_out], three),
+        "an external command": same_work([], external_command()),
+        "a precision that is not compared": same_work([parity()], of_settings(precision="mixed_bfloat16")),
+        "a comparison on a CPU, of GPUs": same_work([parity()], of_settings(device="gpu")),
+        "a proof": proved.same_work(fc_row()),
+        "a proof, of one backend": proved.same_work(fc_row(), "jax"),
+        "a proof that failed": RunContext(proofs=(PROOFS[0], failed, *PROOFS[2:])).same_work(fc_row()),
+        "a proof of other versions": proved.same_work(fc_row(version="2.0")),
+        "a proof on a CPU, of GPUs": proved.same_work(fc_row(device="gpu")),
+        "a proof of one backend of two": RunContext(proofs=PROOFS[:2]).same_work(fc_row()),
+        "Keras's path of the FC network": RunContext((keras_path,), proofs=PROOFS).same_work(fc_row("fc_keras")),
+    }
+    check_messages(golden, "same_work.txt", {title: [work.text, *work.remarks] for title, work in found.items()})

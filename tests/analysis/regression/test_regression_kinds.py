@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -17,10 +16,15 @@ from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED, Regr
 from keras_matrix.analysis.stats.sequential import FIXED
 from keras_matrix.records.instruments.usage import Usage
 from keras_matrix.records.schema import Record, Resolved, Status, Times
-from tests.conftest import make_record, make_settings
+from tests.conftest import NIGHTLY, make_record, make_settings
+from tests.golden import Golden
+from tests.messages import check_messages
 
 RULE = Rule(looks=FIXED)
 Figure = Callable[[int], float]
+
+
+BASE = make_record()
 
 
 def always(value: float) -> Figure:
@@ -50,7 +54,7 @@ def side(
             epoch_times_s=[step_s * (1 - apart), step_s, step_s * (1 + apart)],
         )
         plain = Resolved(50, 32, "fork", "float32", parameters=1000, **resolved)
-        made.append(replace(make_record(repeat=repeat, resolved=plain), times=times))
+        made.append(replace(BASE, repeat=repeat, resolved=plain, times=times))
     return made
 
 
@@ -94,24 +98,12 @@ def test_two_equal_sides_have_no_kind_of_regression() -> None:
     assert said(side(), side(seed=1)) == ((), "")
 
 
-def test_slower_steps_are_named_with_the_flops_that_explain_them() -> None:
-    base = side(forward_flops=1000)
-    more = said(base, side(always(1.5), always(1.2), seed=1, forward_flops=1500))
-    assert more[0] == (RegressionKind.STEPS,)
-    assert more[1].endswith("with +50.0 % FLOPs")
-    same = said(base, side(always(1.5), seed=1, forward_flops=1000))
-    assert same[1].endswith("with the same FLOPs: extra memory traffic or overhead")
-    fewer = said(base, side(always(1.5), seed=1, forward_flops=500))
-    assert fewer[1].endswith("with fewer FLOPs: extra memory traffic or overhead")
-    unknown = said(side(), side(always(1.5), seed=1))
-    assert "FLOPs" not in unknown[1]
-    assert unknown[1].startswith("slower steps: +")
+def test_slower_steps_are_named() -> None:
+    assert said(side(), side(always(1.5), always(1.2), seed=1))[0] == (RegressionKind.STEPS,)
 
 
 def test_slower_first_epoch_alone_is_named() -> None:
-    kinds, text = said(side(), side(first=always(2.0), seed=1))
-    assert kinds == (RegressionKind.FIRST_EPOCH,)
-    assert text.startswith("slower first epoch only: +")
+    assert said(side(), side(first=always(2.0), seed=1))[0] == (RegressionKind.FIRST_EPOCH,)
 
 
 def test_first_epoch_counts_only_if_slower_than_its_steps_explain() -> None:
@@ -119,17 +111,16 @@ def test_first_epoch_counts_only_if_slower_than_its_steps_explain() -> None:
     assert said(side(), side(always(2.0), always(4.0), seed=1))[0] == (RegressionKind.STEPS, RegressionKind.FIRST_EPOCH)
 
 
+def alternating(repeat: int) -> float:
+    return 1.3 if repeat % 2 else 1 / 1.3
+
+
 def test_more_scatter_between_processes_with_the_same_mean_is_named() -> None:
-    kinds, text = said(side(), side(lambda repeat: 1.3 if repeat % 2 else 1 / 1.3, seed=1))
-    assert kinds == (RegressionKind.SCATTER,)
-    assert text.startswith("more scatter only: ")
-    assert text.endswith(" between processes")
+    assert said(side(), side(alternating, seed=1))[0] == (RegressionKind.SCATTER,)
 
 
 def test_more_scatter_within_processes_is_named() -> None:
-    kinds, text = said(side(within=always(0.01)), side(within=always(0.1), seed=1))
-    assert kinds == (RegressionKind.SCATTER,)
-    assert text.endswith(" within them")
+    assert said(side(within=always(0.01)), side(within=always(0.1), seed=1))[0] == (RegressionKind.SCATTER,)
 
 
 @pytest.mark.parametrize(("times", "kinds"), [(1.07, ()), (1.14, (RegressionKind.FIRST_EPOCH,))])
@@ -164,7 +155,7 @@ def test_figure_is_worse_only_if_its_interval_is_beyond_the_tolerance() -> None:
 
 def test_additional_process_is_not_an_additional_recompile() -> None:
     assert said(side(count=8, recompiles_timed=1), side(count=9, seed=1, recompiles_timed=1)) == ((), "")
-    assert said(side(), side(seed=1, recompiles_timed=2))[1] == "recompiles in the timed region: 24 against 0"
+    assert said(side(), side(seed=1, recompiles_timed=2))[0] == (RegressionKind.RECOMPILES,)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +173,7 @@ def test_processes_unstable_only_in_new_are_named_from_seven_blocks(
     base: range, new: range, kinds: tuple[RegressionKind, ...]
 ) -> None:
     found, text = said(unstable(side(), base), unstable(side(seed=1), new))
-    assert found == kinds
-    assert text == (f"unstable processes: {len(new)} against {len(base)}" if kinds else "")
+    assert (found, bool(text)) == (kinds, bool(kinds))
 
 
 def test_unstable_processes_spend_the_level_of_their_look() -> None:
@@ -245,10 +235,8 @@ def test_scatter_between_processes_counts_from_two_per_cent(new: float, kinds: t
 
 def test_recompiles_are_counted_and_named_first() -> None:
     base = side(recompiles_timed=0, forward_flops=1000)
-    kinds, text = said(base, side(always(3.0), seed=1, recompiles_timed=2, forward_flops=1000))
+    kinds, _ = said(base, side(always(3.0), seed=1, recompiles_timed=2, forward_flops=1000))
     assert kinds == (RegressionKind.RECOMPILES, RegressionKind.STEPS)
-    assert text.startswith("recompiles in the timed region: 24 against 0; slower steps: +")
-    assert "memory traffic" not in text
     assert said(base, side(seed=1, recompiles_timed=0))[0] == ()
     assert said(base, side(seed=1))[0] == ()
 
@@ -297,7 +285,11 @@ def test_level_is_shared_by_the_figures_that_can_fail_a_gate() -> None:
 
 
 def test_equal_sides_with_wide_scatter_are_rarely_called_worse() -> None:
-    """400 comparisons in runs of 4, slow processes in both arms: at 1 % per run and figure, 3 of 100 runs may alarm."""
+    """200 comparisons in runs of 4, slow processes in both arms: at 1 % per run and figure, 3 of 100 runs may alarm.
+
+    At night 400 comparisons.
+    """
+    runs = 100 if NIGHTLY else 50
     noise, alarms = random.Random(7), 0
     settings = [make_settings(batch_size=size) for size in (1, 2, 3, 4)]
 
@@ -314,10 +306,10 @@ def test_equal_sides_with_wide_scatter_are_rarely_called_worse() -> None:
             made += [replace(record, settings=one, cell_id=cell) for record in records]
         return made
 
-    for number in range(100):
+    for number in range(runs):
         found = compared(run(2 * number), run(2 * number + 1))
         alarms += any(one.facets and one.facets.kinds for one in found.comparisons)
-    assert alarms <= 8
+    assert alarms <= 0.08 * runs
 
 
 @pytest.mark.parametrize(
@@ -332,9 +324,7 @@ def test_equal_sides_with_wide_scatter_are_rarely_called_worse() -> None:
 )
 def test_more_memory_kept_at_each_step_is_a_kind(base: float, new: float, kinds: tuple[RegressionKind, ...]) -> None:
     found, text = said(keeping(base, 0), keeping(new, 1))
-    assert found == kinds
-    growth = r"memory growth: host memory, 8\.00 MiB a step \[(8\.00|7\.99) 8\.00\] more"
-    assert re.fullmatch(growth if kinds else "", text)
+    assert (found, bool(text)) == (kinds, bool(kinds))
 
 
 def test_memory_has_a_level_of_its_own() -> None:
@@ -358,3 +348,26 @@ def test_equal_memory_is_called_growth_in_at_most_one_of_a_hundred_runs() -> Non
 
     alarms = sum(RegressionKind.MEMORY in said(of(seed), of(seed + 1000))[0] for seed in range(200))
     assert alarms <= 4, alarms
+
+
+def test_what_is_said_of_each_kind(golden: Golden) -> None:
+    """Slower steps have the FLOPs that explain them, unless recompiles do."""
+    counted = side(forward_flops=1000)
+    not_recompiled = side(recompiles_timed=0, forward_flops=1000)
+    texts = {
+        "slower steps of more work": said(counted, side(always(1.5), always(1.2), seed=1, forward_flops=1500)),
+        "slower steps of the same work": said(counted, side(always(1.5), seed=1, forward_flops=1000)),
+        "slower steps of less work": said(counted, side(always(1.5), seed=1, forward_flops=500)),
+        "slower steps": said(side(), side(always(1.5), seed=1)),
+        "slower steps with recompiles": said(
+            not_recompiled, side(always(3.0), seed=1, recompiles_timed=2, forward_flops=1000)
+        ),
+        "recompiles": said(side(), side(seed=1, recompiles_timed=2)),
+        "a slower first epoch": said(side(), side(first=always(2.0), seed=1)),
+        "more scatter between processes": said(side(), side(alternating, seed=1)),
+        "more scatter within processes": said(side(within=always(0.01)), side(within=always(0.1), seed=1)),
+        "unstable processes": said(unstable(side(), range(5)), unstable(side(seed=1), range(12))),
+        "memory growth": said(keeping(0.0, 0), keeping(8.0, 1)),
+        "more memory growth": said(keeping(8.0, 0), keeping(16.0, 1)),
+    }
+    check_messages(golden, "kinds.txt", {title: [text] for title, (_, text) in texts.items()})

@@ -10,10 +10,11 @@ from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.replicas import PROOF_VERSION, BackendProof, ReplicaDifference, ReplicaProof
 from keras_matrix.runner.cli.render.findings import table_lines
+from tests.golden import Golden
+from tests.messages import check_messages
 from tests.synthetic_devices import device_records
 
 VERSIONS = {"keras": "3.15.1", "jax": "0.10.2", "torch": "2.13.0"}
-UNPROVED = "2 devices not compared with one: jax, torch: compare with: runner parity mnist_mlp --devices 2"
 
 
 def row(**changes: Any) -> Row:
@@ -32,55 +33,29 @@ def lines(*proofs: ReplicaProof, backend: str | None = None, **changes: Any) -> 
     return RunContext(replica_proofs=proofs).on_several_devices(row(**changes), backend)
 
 
-def test_proof_of_the_row_says_how_far_losses_differ_from_one_device() -> None:
-    assert lines(proof()) == (
-        "2 devices against one: jax equal to one device (float32 losses within 3e-8), "
-        "torch equal to one device (float32 losses within 3e-8)",
-    )
-    assert lines(proof(losses=0.0), backend="torch") == (
-        "2 devices against one: torch equal to one device (equal losses)",
-    )
-
-
-def test_row_without_a_proof_says_how_to_compare() -> None:
-    assert lines() == (UNPROVED,)
-    assert lines(proof(devices=4), proof(distribution="model"), proof(workload="lenet")) == (UNPROVED,)
-
-
-def test_proof_of_some_backends_leaves_the_others_to_compare() -> None:
-    one = proof()
-    found = lines(replace(one, backends={"jax": one.backends["jax"]}, failures={"torch": "it ended"}))
-    assert found == (
-        "2 devices against one: jax equal to one device (float32 losses within 3e-8), torch not compared: it ended",
-    )
-    assert lines(replace(one, backends={"jax": one.backends["jax"]}))[1] == UNPROVED.replace("jax, ", "")
-
-
-def test_newest_proof_of_the_same_parameters_counts() -> None:
+def test_what_is_said_of_proofs(golden: Golden) -> None:
+    """The newest proof of the same parameters counts."""
+    whole = proof()
+    of_jax = replace(whole, backends={"jax": whole.backends["jax"]})
+    older = replace(whole.backends["jax"], versions={**VERSIONS, "keras": "3.14.0"})
     old, new = proof(started_at="1", losses=1e-6), proof(started_at="2", losses=2e-6)
-    others = proof(started_at="3", params={"width": 8}, losses=3e-6)
-    assert lines(others, new, old, backend="jax") == (
-        "2 devices against one: jax equal to one device (float32 losses within 2e-6)",
-    )
-
-
-def test_proof_of_other_versions_is_marked() -> None:
-    one = proof()
-    older = replace(one.backends["jax"], versions={**VERSIONS, "keras": "3.14.0"})
-    [found] = lines(replace(one, backends={"jax": older}), backend="jax")
-    assert found.endswith("jax equal to one device (float32 losses within 3e-8, other versions)")
-
-
-def test_proof_for_a_row_of_a_gpu_says_that_it_was_made_on_a_cpu() -> None:
-    assert lines(proof(), backend="jax", device="gpu") == (
-        "2 devices against one, compared on a CPU: jax equal to one device (float32 losses within 3e-8)",
-    )
-
-
-def test_proof_for_a_row_of_other_parameters_says_that_it_was_made_at_small_ones() -> None:
-    assert lines(proof(), backend="jax", params={"width": 512}) == (
-        "2 devices against one: jax equal to one device (float32 losses within 3e-8, at its small parameters)",
-    )
+    found = {
+        "of both backends": lines(whole),
+        "of equal losses, of one backend": lines(proof(losses=0.0), backend="torch"),
+        "none": lines(),
+        "of other devices, weights and workloads": lines(
+            proof(devices=4), proof(distribution="model"), proof(workload="lenet")
+        ),
+        "of one backend, the other ended": lines(replace(of_jax, failures={"torch": "it ended"})),
+        "of one backend": lines(of_jax),
+        "of three times, the last with other parameters": lines(
+            proof(started_at="3", params={"width": 8}, losses=3e-6), new, old, backend="jax"
+        ),
+        "of other versions": lines(replace(whole, backends={"jax": older}), backend="jax"),
+        "on a CPU, of a row of GPUs": lines(whole, backend="jax", device="gpu"),
+        "at small parameters, of a row of others": lines(whole, backend="jax", params={"width": 512}),
+    }
+    check_messages(golden, "proved.txt", found)
 
 
 def test_row_on_one_device_has_no_line() -> None:

@@ -96,15 +96,6 @@ def test_training_that_waits_for_the_interpreter_although_batches_are_ready_has_
     assert report.bottleneck == expected, report.why
 
 
-def test_without_a_probe_the_size_of_a_request_decides_and_a_caveat_says_so() -> None:
-    report = of(records(STORAGE))
-    assert any("told apart by the size of a request alone" in text for text in report.caveats)
-
-
-def test_probed_storage_needs_no_caveat() -> None:
-    assert not any("request" in text for text in of(records(STORAGE), CAPPED_BYTES).caveats)
-
-
 def without_timers(one: Record) -> Record:
     names = ("fetch_wall_time_s", "fetch_cpu_time_s", "prepare_wall_time_s", "prepare_cpu_time_s", "batches")
     return replace(one, input=replace(one.input or InputUse(), **dict.fromkeys(names), wait_times_s=[]))
@@ -125,7 +116,6 @@ def test_pipeline_whose_stages_cannot_be_timed_is_judged_by_cpu_time_and_storage
 ) -> None:
     report = of([without_timers(one) for one in records(pipeline)], storage)
     assert expected == report.bottleneck, report.why
-    assert any("could not be timed" in text for text in report.caveats)
     assert ("workers" in {one.change for one in report.advice}) == (expected is BottleneckKind.LATENCY)
 
 
@@ -160,11 +150,6 @@ def test_files_of_a_folder_are_requests_where_the_device_counts_none(
     report = of([uncounted(one) for one in records(STORAGE)], storage)
     assert expected == report.bottleneck, report.why
     assert ("format" in {one.change for one in report.advice}) == (expected is BottleneckKind.IOPS)
-
-
-def test_analysis_without_a_probe_says_so() -> None:
-    assert any("was not probed" in text for text in of(records(PREPARATION)).caveats)
-    assert not any("was not probed" in text for text in of(records(PREPARATION), UNCAPPED).caveats)
 
 
 @pytest.mark.parametrize("blocks", [1, 4])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +25,8 @@ from tests.analysis.views.test_table_properties import Run, records_of
 from tests.conftest import make_record, make_settings
 from tests.old_results import BY_VERSION, DATA, RUNS
 from tests.runner.cli.render.test_exported import assert_csv_has_the_values, assert_markdown_has_the_values
+from tests.scan import facts, modules
 
-ROOT = Path(__file__).parents[3]
 FOLDERS = sorted(set(BY_VERSION.values()))
 
 
@@ -166,6 +164,10 @@ def test_every_output_of_any_run_has_the_values_of_its_table(run: Run) -> None:
     assert_csv_has_the_values(made)
 
 
+def modules_in(*folders: str) -> list[str]:
+    return [path for path in modules() if path.startswith(tuple(f"{folder}/" for folder in folders))]
+
+
 def test_what_the_table_computes_is_computed_nowhere_else() -> None:
     """A renderer that computed a figure, a caveat or advice itself could disagree with the others."""
     computed = {
@@ -180,16 +182,12 @@ def test_what_the_table_computes_is_computed_nowhere_else() -> None:
         "keras_matrix.analysis.views.result_table": {"result_table"},
     }
     importers, imports = dict[str, set[str]](), 0
-    for room in ("analysis", "dashboards", "runner", "uploader"):
-        for path in sorted((ROOT / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if not isinstance(node, ast.ImportFrom):
-                    continue
-                imports += 1
-                for name in node.names:
-                    module = f"{node.module}.{name.name}"
-                    if name.name in computed.get(node.module or "", ()) or module in computed:
-                        importers.setdefault(path.relative_to(ROOT).as_posix(), set()).add(module)
+    for path in modules_in("analysis", "dashboards", "runner", "uploader"):
+        for statement in (one for one in facts(modules()[path]).imports if one.module):
+            imports += 1
+            for name in statement.names:
+                if name in computed.get(statement.module, ()) or f"{statement.module}.{name}" in computed:
+                    importers.setdefault(path, set()).add(f"{statement.module}.{name}")
     assert imports > 4000
     used = importers.pop("analysis/views/result_table.py")
     others = computed.keys() - {"keras_matrix.analysis.views.result_table"}
@@ -200,14 +198,10 @@ def test_what_the_table_computes_is_computed_nowhere_else() -> None:
 def test_no_renderer_computes_a_mean_or_a_ratio_of_measurements() -> None:
     """Means of what is no figure of a cell are allowed, of which there are two."""
     computed = {"geometric", "of_logs", "paired_logs", "statistics", "fmean", "median"}
-    modules, found = 0, set[str]()
-    for room in ("dashboards", "runner/cli"):
-        for path in sorted((ROOT / room).rglob("*.py")):
-            modules += 1
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Import | ast.ImportFrom) and computed & {name.name for name in node.names}:
-                    found.add(path.relative_to(ROOT).as_posix())
-    assert modules > 80
+    renderers = modules_in("dashboards", "runner/cli")
+    statements = [(path, statement) for path in renderers for statement in facts(modules()[path]).imports]
+    found = {path for path, statement in statements if computed.intersection(statement.names)}
+    assert len(renderers) > 80
     # The readings of a machine during a run, and the time that is left of one.
     assert found == {"dashboards/report/environment.py", "dashboards/live/session.py"}
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from keras_matrix.analysis.whatif.corrections import recalibrated, with_link
-from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.verify import Measurement, Prediction, PredictionVerdict, judge, judge_again
 from keras_matrix.analysis.whatif.what_ifs import registry
@@ -63,11 +63,3 @@ def test_a_right_calibration_stays() -> None:
     graph = traced()
     found = recalibrated(graph, [((text,), time_s(graph, text)) for text in SETTINGS])
     assert (found.alpha_s, found.beta_s_per_byte) == (pytest.approx(ALPHA_S), pytest.approx(BETA_S))
-
-
-def test_a_table_or_no_measurement_cannot_be_fitted() -> None:
-    table = traced().with_nodes(traced().nodes, link=link(0, 0, table=(("all_reduce", 2, 1000, 6e-7),)))
-    with pytest.raises(GraphError, match="recalibration: a table of measured sizes cannot be fitted"):
-        recalibrated(table, [(("tensor_fusion=each",), 1.0)])
-    with pytest.raises(GraphError, match="recalibration: no measured setting to fit to"):
-        recalibrated(traced(), [])

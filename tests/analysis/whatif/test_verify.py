@@ -143,8 +143,6 @@ def test_a_loss_may_differ_as_much_as_the_processes_of_the_baseline() -> None:
 def test_a_setting_that_was_not_measured_has_no_row() -> None:
     found = judge({"a": predicted(1.0), "b": predicted(1.0)}, {"a": measured(1.0)}).rounds[0]
     assert [row.name for row in found.rows] == ["a"]
-    with pytest.raises(ValueError, match="no predicted setting was measured"):
-        judge({"a": predicted(1.0)}, {})
 
 
 def test_a_recalibration_adds_a_second_round_and_keeps_the_first() -> None:
@@ -165,17 +163,8 @@ def test_a_recalibration_adds_a_second_round_and_keeps_the_first() -> None:
 def test_a_recalibration_is_not_judged_by_what_it_was_fitted_to() -> None:
     measurements = {"a": measured(1.0)}
     first = judge({"a": predicted(2.0)}, measurements)
-    with pytest.raises(ValueError, match="every setting was used for the recalibration"):
-        judge_again(first, {"a": predicted(1.0)}, measurements, "fit", fitted=["a"])
     again = judge_again(first, {"a": predicted(1.0)}, {"a": measured(1.001)}, "fit", fitted=["a"])
     assert again.verdict is PredictionVerdict.VERIFIED
-
-
-def test_there_is_one_recalibration_at_most() -> None:
-    first = judge({"a": predicted(2.0)}, {"a": measured(1.0)})
-    again = judge_again(first, {"a": predicted(1.0)}, {"a": measured(1.001)}, "fit")
-    with pytest.raises(ValueError, match="has been recalibrated already"):
-        judge_again(again, {"a": predicted(1.0)}, {"a": measured(1.002)}, "fit")
 
 
 def test_other_limits_may_be_set() -> None:

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,8 @@ from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service import cell_rows, check
 from keras_matrix.runner.service.check import Checked, CheckOutcome, CheckRequest
 from tests.conftest import make_record
+from tests.golden import Golden
+from tests.messages import check_messages, refusal
 
 ROOT = Path(__file__).parents[3]
 CONFTEST = 'pytest_plugins = ["keras_matrix.pytest_plugin"]\n'
@@ -203,37 +206,10 @@ def test_what_is_within_the_tolerance_passes(
     assert "tolerance 0.05" in decided.sentence
 
 
-def test_a_tolerance_is_a_share(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"tolerance: must be a share from 0 on, as 0\.05 for 5 %, got -0\.1"):
-        Checker("t", tmp_path).check("m:f", faster_than=1.0, tolerance=-0.1)
-
-
 def test_a_side_that_was_not_measured_is_no_outcome() -> None:
     versus = compared(GateOutcome.NOT_MEASURED, None, reason="not measured in new: error: it broke")
     with pytest.raises(InfrastructureError, match="check: not measured in new: error: it broke"):
         check._decided(versus, check.Rule(threshold=0.0))
-
-
-@pytest.mark.parametrize(
-    ("model", "limit", "problem"),
-    [
-        ("no function", 1.0, "check: 'no function' names no function; give a function"),
-        (lambda: None, 1.0, r"check: .*<lambda> cannot be imported by another process"),
-        (3, 1.0, "check: 3 cannot be measured"),
-        ("m:f", 0.0, "faster_than: must be a number of seconds above 0, got 0.0"),
-        ("m:f", True, "faster_than: must be a number of seconds above 0, got True"),
-        ("m:f", float("inf"), "faster_than: must be a number of seconds above 0, got inf"),
-        ("m:f", np.float32(-1), "faster_than: must be a number of seconds above 0, got np.float32"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(tmp_path: Path, model: object, limit: object, problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        Checker("t", tmp_path).check(model, faster_than=limit)
-
-
-def test_an_unknown_option_is_refused_with_a_near_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="got 'tolerence'; did you mean tolerance"):
-        Checker("t", tmp_path).check("m:f", faster_than=1.0, tolerence=0.1)  # type: ignore[call-arg]
 
 
 OTHER = {"resolved": Resolved(50, 32, "fork", "float32", parameters=7)}  # another model
@@ -342,3 +318,28 @@ def test_a_keras_model_is_measured_on_its_own_backend_with_its_data(
     check._source(Model(), (np.ones((3, 2)), [1, 2, 3]), tmp_path)
     with np.load(tmp_path / "data.npz") as arrays:
         assert [arrays[name].shape for name in arrays] == [(3, 2), (3,)]
+
+
+def unimportable() -> None: ...
+
+
+unimportable.__qualname__ = "made.<locals>.unimportable"
+REFUSED: dict[str, tuple[object, object, dict[str, float]]] = {
+    "a name of no function": ("no function", 1.0, {}),
+    "a function inside another one": (unimportable, 1.0, {}),
+    "a number": (3, 1.0, {}),
+    "a limit of no time": ("m:f", 0.0, {}),
+    "a limit that is a truth value": ("m:f", True, {}),
+    "an infinite limit": ("m:f", float("inf"), {}),
+    "a negative limit": ("m:f", np.float32(-1), {}),
+    "a negative tolerance": ("m:f", 1.0, {"tolerance": -0.1}),
+    "an unknown option": ("m:f", 1.0, {"tolerence": 0.1}),
+}
+
+
+def test_everything_that_cannot_be_checked_has_its_message(tmp_path: Path, golden: Golden) -> None:
+    messages = {
+        title: refusal(UsageError, partial(Checker("t", tmp_path).check, model, faster_than=limit, **options))
+        for title, (model, limit, options) in REFUSED.items()
+    }
+    check_messages(golden, "check_refused.txt", messages)

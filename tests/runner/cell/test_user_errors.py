@@ -15,11 +15,14 @@ from keras_matrix.records.host.import_path import search_path
 from keras_matrix.runner.cell.entry import DATA_ERROR, message_of, report_of
 from keras_matrix.runner.cell.job import Job
 from tests.conftest import make_settings
+from tests.golden import Golden
+from tests.messages import check_messages
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(sys, "path", search_path([str(tmp_path)], sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two modules of one size and second would be one
     settings = make_settings(workload="own_net:build")
     return Job("", "", 0, 0, settings, 2, str(tmp_path / "work"), [str(tmp_path)], None, None)
 
@@ -28,6 +31,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 def message(job: Job, tmp_path: Path) -> Iterator[Callable[..., str]]:
     def message_of_module(text: str, **changes: object) -> str:
         (tmp_path / "own_net.py").write_text(text)
+        sys.modules.pop("own_net", None)
         importlib.invalidate_caches()
         with pytest.raises(Exception) as raised:  # noqa: PT011 - the message is what is tested
             importlib.import_module("own_net").build()
@@ -35,53 +39,8 @@ def message(job: Job, tmp_path: Path) -> Iterator[Callable[..., str]]:
         return message_of(raised.value, replace(job, **changes))  # type: ignore[arg-type]
 
     yield message_of_module
-    for name in ("own_net", "colorsys"):
+    for name in ("own_net", "colorsys", "wave"):
         sys.modules.pop(name, None)
-
-
-def test_the_first_line_ends_with_the_place(message: Callable[..., str], tmp_path: Path) -> None:
-    text = "def build():\n    raise ValueError('one\\ntwo')\n"
-    assert message(text) == f"one ({tmp_path}/own_net.py:2: raise ValueError('one\\ntwo'))\ntwo"
-
-
-def test_the_place_is_named_as_the_host_has_it(message: Callable[..., str]) -> None:
-    expected = "division by zero (/home/user/own_net.py:2: 1 / 0)"
-    assert message("def build():\n    1 / 0\n", host_roots=["/home/user"]) == expected
-
-
-def test_the_innermost_place_in_the_users_files_is_named(message: Callable[..., str], tmp_path: Path) -> None:
-    text = "import json\n\ndef build():\n    json.loads('{')\n"
-    assert message(text).endswith(f" ({tmp_path}/own_net.py:4: json.loads('{{'))")
-
-
-def test_a_file_with_the_name_of_a_standard_module_is_named(message: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "colorsys").mkdir()
-    (tmp_path / "colorsys" / "__init__.py").write_text("SIZE = 3\n")
-    expected = (
-        f"{tmp_path}/colorsys/__init__.py has the name of a standard module, which Python imports in its place; "
-        f"rename it (imported at {tmp_path}/own_net.py:1)"
-    )
-    assert message("from colorsys import SIZE\n") == expected
-
-
-def test_a_package_without_init_file_that_has_the_name_of_a_standard_module_is_named(
-    message: Callable[..., str], tmp_path: Path
-) -> None:
-    (tmp_path / "colorsys").mkdir()
-    (tmp_path / "colorsys" / "net.py").write_text("SIZE = 3\n")
-    expected = f"{tmp_path}/colorsys has the name of a standard module, which Python imports in its place; rename it"
-    assert message("import colorsys.net\n") == f"{expected} (imported at {tmp_path}/own_net.py:1)"
-
-
-def test_a_file_with_the_name_of_a_loaded_module_is_named(message: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "numpy.py").write_text("SIZE = 3\n")
-    assert message("from numpy import SIZE\n").startswith(f"{tmp_path}/numpy.py has the name of an installed module")
-
-
-def test_a_missing_file_with_an_absolute_path_gets_no_advice(message: Callable[..., str], tmp_path: Path) -> None:
-    text = "def build():\n    open('/no/such/file')\n"
-    expected = f"[Errno 2] No such file or directory: '/no/such/file' ({tmp_path}/own_net.py:2: open('/no/such/file'))"
-    assert message(text) == expected
 
 
 @pytest.mark.process
@@ -97,49 +56,49 @@ def test_an_error_outside_the_users_files_keeps_its_message(job: Job) -> None:
     assert message_of(KeyError(), job) == "KeyError"
 
 
-def test_an_unusual_exception_has_a_message_too(message: Callable[..., str], tmp_path: Path) -> None:
-    raising = "def build():\n    raise {}\n"
-    assert message(raising.format("SyntaxError")) == f"SyntaxError ({tmp_path}/own_net.py:2: raise SyntaxError)"
-    sys.modules.pop("own_net")
-    assert message(raising.format("ImportError('no', name=5)  #")).startswith(f"no ({tmp_path}/own_net.py:2: raise ")
-
-
 FILE = "data/m.keras"
 KERAS = "Exception encountered when calling L.call().\\n\\n\\x1b[1mwants 5 columns\\x1b[0m\\n\\nArguments received:"
+# The body of `build`, or the text of the module, and the backend of the cell.
+MISTAKES = {
+    "an error of two lines": ("raise ValueError('one\\ntwo')", "jax"),
+    "an error of a library": ("import json; json.loads('{')", "jax"),
+    "a missing file": ("open('/no/such/file')", "jax"),
+    "an error of Python's syntax": ("raise SyntaxError", "jax"),
+    "an error whose name is no text": ("raise ImportError('no', name=5)", "jax"),
+    "a file with the name of a standard module": ("from colorsys import SIZE", "jax"),
+    "a folder with the name of a standard module": ("import wave.net", "jax"),
+    "a file with the name of a loaded module": ("from numpy import SIZE", "jax"),
+    "an error of a layer": (f"raise ValueError('{KERAS}')", "jax"),
+    "a missing model": (f"raise ValueError('File not found: filepath={FILE}. Please')", "jax"),
+    "missing weights": (f"raise OSError(\"Unable to open file (name = '{FILE}', errno = 2)\")", "torch"),
+    "a missing model with an absolute path": ("raise OSError('File not found: filepath=/data/m.keras. Please')", "jax"),
+    "a package that is not installed": ("import no_such_package.part", "jax"),
+    "a package with another name than its module": ("raise ModuleNotFoundError(name='cv2')", "jax"),
+    "TensorFlow on PyTorch": ("tf = None; tf.ones(3)", "torch"),
+    "TensorFlow on TensorFlow": ("tf = None; tf.ones(3)", "tensorflow"),
+    "JAX on PyTorch": ("jnp = None; jnp.ones(3)", "torch"),
+    "NumPy on a traced array": ("raise type('TracerArrayConversionError', (TypeError,), {})('x')", "jax"),
+    "train_step of another backend on JAX": (
+        "raise TypeError('G.train_step() takes 2 positional arguments but 3')",
+        "jax",
+    ),
+    "train_step of another backend on PyTorch": ("raise TypeError('G.train_step() missing 1 required')", "torch"),
+    "an error with a cause": ("raise RuntimeError('not built.') from KeyError('part')", "jax"),
+}
 
 
-@pytest.mark.parametrize(
-    ("code", "backend", "expected"),
-    [
-        (f"raise ValueError('{KERAS}')", "jax", "wants 5 columns (in L.call())"),
-        (f"raise ValueError('File not found: filepath={FILE}. Please')", "jax", "a cell runs in a folder of its own"),
-        (f"raise OSError(\"Unable to open file (name = '{FILE}', errno = 2)\")", "torch", f"parent / '{FILE}'"),
-        (
-            "raise OSError('File not found: filepath=/data/m.keras. Please')",
-            "jax",
-            "not found: filepath=/data/m.keras. P",
-        ),
-        ("import no_such_package.part", "jax", "install no_such_package for the Python of the cells"),
-        ("raise ModuleNotFoundError(name='cv2')", "jax", "install opencv-python-headless for"),
-        ("tf = None; tf.ones(3)", "torch", "the line uses tensorflow on torch: use keras.ops"),
-        ("tf = None; tf.ones(3)", "tensorflow", "object has no attribute 'ones' ("),
-        ("jnp = None; jnp.ones(3)", "torch", "the line uses jax on torch: use keras.ops"),
-        ("raise type('TracerArrayConversionError', (TypeError,), {})('x')", "jax", "x; on JAX a step is traced"),
-        ("raise TypeError('G.train_step() takes 2 positional arguments but 3')", "jax", "train_step(state, data) and"),
-        (
-            "raise TypeError('G.train_step() missing 1 required')",
-            "torch",
-            "on torch Keras calls train_step(data): write",
-        ),
-        ("raise RuntimeError('not built.') from KeyError('part')", "jax", "not built: caused by KeyError: 'part'"),
-    ],
-)
-def test_known_mistake_has_its_cause_and_advice(
-    message: Callable[..., str], job: Job, code: str, backend: str, expected: str
+def test_every_mistake_has_its_place_and_if_it_is_known_its_cause_and_advice(
+    message: Callable[..., str], job: Job, tmp_path: Path, golden: Golden
 ) -> None:
-    text = message(f"def build():\n    {code}\n", settings=replace(job.settings, backend=backend))
-    assert expected in text.partition("\n")[0]
-    assert "own_net.py:2: " in text
+    for name in ("colorsys/__init__.py", "wave/net.py", "numpy.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("COUNT = 3\n")
+    messages = {}
+    for title, (code, backend) in MISTAKES.items():
+        text = message(f"def build():\n    {code}\n", settings=replace(job.settings, backend=backend))
+        messages[title] = text.replace(str(tmp_path), "FOLDER").splitlines()
+    named = message("def build():\n    1 / 0\n", host_roots=["/home/user"])
+    check_messages(golden, "mistakes.txt", {**messages, "a place, as the host has it": [named]})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,8 @@ from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.measure.experiment import own_arm
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor
+from tests.golden import Golden
+from tests.messages import check_messages, refusal
 
 Installed = Callable[[Mapping[str, str]], Path]
 
@@ -78,12 +81,6 @@ def test_each_backend_has_its_environment_and_the_others_the_runners_own(install
     assert arm.identity() != own_arm(request({}), cells("jax", "torch")).identity()
 
 
-def test_an_environment_without_the_backend_of_its_cells_is_refused(installed: Installed) -> None:
-    folder = installed({**KERAS, "jax": "0.4.31"})
-    with pytest.raises(UsageError, match="has no torch"):
-        own_arm(request({"": folder}), cells("jax", "torch"))
-
-
 def test_programs_alone_are_measured_on_keras_2(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     found = interpreter.of_environment(installed({**KERAS, "keras": "2.15.0", "tensorflow": "2.15.1"}), "--python")
@@ -91,16 +88,6 @@ def test_programs_alone_are_measured_on_keras_2(installed: Installed, monkeypatc
     assert (found.keras_2, interpreter.installed_backends(found)) == ("keras", ["tensorflow"])
     assert found.variables()["KERAS_BENCHMARK_KERAS_2"] == "keras"
     assert "TF_USE_LEGACY_KERAS" not in found.variables()
-    with pytest.raises(UsageError, match=r"has Keras 2\.15\.0, on which only programs are measured: .*runner script"):
-        found.check("--python", ["tensorflow"])
-    old = interpreter.of_environment(installed({**KERAS, "keras": "2.14.0", "tensorflow": "2.14.1"}), "--python")
-    with pytest.raises(UsageError, match=r"has Keras 2\.14\.0; install TensorFlow 2\.15 there"):
-        old.check("--python", ["tensorflow"], are_programs=True)
-    with_jax = {**KERAS, "keras": "2.15.0", "tensorflow": "2.15.1", "jax": "0.4.31"}
-    with pytest.raises(UsageError, match="runs on tensorflow alone, not on jax"):
-        interpreter.of_environment(installed(with_jax), "--python").check(
-            "--python", ["tensorflow", "jax"], are_programs=True
-        )
 
 
 def test_tf_keras_is_used_if_tensorflow_is_told_to(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,18 +104,36 @@ def test_tf_keras_is_used_if_tensorflow_is_told_to(installed: Installed, monkeyp
     assert (without.keras_2, [*without.variables()]) == (None, ["PYTHONPATH"])
 
 
-def test_a_request_for_programs_takes_keras_2_and_one_for_a_build_does_not(installed: Installed) -> None:
+def test_a_request_for_programs_takes_keras_2(installed: Installed) -> None:
     folder = installed({**KERAS, "keras": "2.15.0", "tensorflow": "2.15.1"})
-    (program,), (build,) = cells("tensorflow"), cells("tensorflow")
+    (program,) = cells("tensorflow")
     program.settings = replace(program.settings, workload=f"{SCRIPT}train.py")
     assert own_arm(request({"": folder}), [program]).versions["keras"] == "2.15.0"
-    with pytest.raises(UsageError, match="only programs are measured"):
-        own_arm(request({"": folder}), [program, build])
 
 
-def test_cells_in_images_take_no_environment(installed: Installed) -> None:
-    with pytest.raises(UsageError, match="bring their own environment"):
-        own_arm(request({"": installed(KERAS)}, in_images=True), cells("jax"))
+def test_every_environment_that_cannot_measure_its_cells_has_its_message(
+    installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Programs alone are measured on Keras 2, which runs on TensorFlow alone."""
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    jax, keras_2 = {**KERAS, "jax": "0.4.31"}, {**KERAS, "keras": "2.15.0", "tensorflow": "2.15.1"}
+    older = {**KERAS, "keras": "2.14.0", "tensorflow": "2.14.1"}
+    (program,), (build,) = cells("tensorflow"), cells("tensorflow")
+    program.settings = replace(program.settings, workload=f"{SCRIPT}train.py")
+    on_jax = [SimpleNamespace(settings=replace(program.settings, backend=name)) for name in ("tensorflow", "jax")]
+    cases = {
+        "a backend is not installed": (jax, cells("jax", "torch"), False),
+        "Keras 2, a program and a build": (keras_2, [program, build], False),
+        "Keras 2.14": (older, [program], False),
+        "Keras 2, a program on JAX": ({**keras_2, **jax, "keras": "2.15.0"}, on_jax, False),
+        "cells in images": (KERAS, cells("jax"), True),
+    }
+    messages = {
+        title: refusal(UsageError, partial(own_arm, request({"": installed(versions)}, in_images=in_images), of_cells))
+        for title, (versions, of_cells, in_images) in cases.items()
+    }
+    hidden = {title: [line.replace(str(tmp_path), "FOLDER") for line in lines] for title, lines in messages.items()}
+    check_messages(golden, "environments.txt", hidden)
 
 
 def test_cells_are_started_by_the_executor_of_their_backend() -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from keras_matrix.runner.measure.judge import ResultRefused, accept, judge
 from keras_matrix.runner.measure.record_builder import build_record, read_bounded
 from tests.conftest import MACHINE, make_settings
 from tests.fakes.executor import FakeExecutor
+from tests.golden import Golden
+from tests.messages import check_messages, refusal
 
 SETTINGS = make_settings()
 JOB = Job("nonce", cell_id(SETTINGS), 0, 0, SETTINGS, 10, "/nowhere", [], None, None)
@@ -92,18 +95,6 @@ def test_valid_result_does_not_override_a_failed_process(outcome: Outcome, statu
     assert judge(JOB, outcome, GOOD, None).status is status
 
 
-def test_notes_about_a_data_set_are_warnings() -> None:
-    notes = ["class without images (1): pear", "class with one image (1): plum"]
-    warnings = judge(JOB, ENDED_WELL, replace(GOOD, data_notes=notes), None).warnings
-    assert [one for one in warnings if one.startswith("data_set: ")] == [f"data_set: {note}" for note in notes]
-
-
-def test_collectives_that_were_not_timed_are_a_warning_beside_complete_figures() -> None:
-    verdict = judge(JOB, ENDED_WELL, replace(GOOD, collectives_not_timed="WorkerDied: rank 1"), None)
-    assert verdict.status is Status.OK
-    assert "collectives_not_timed: WorkerDied: rank 1; the other figures are complete" in verdict.warnings
-
-
 @pytest.mark.parametrize(
     "outcome", [ENDED_WELL, Outcome(signal=9, oom_kills=1), Outcome(exit_code=0, deadline_exceeded=True)]
 )
@@ -133,39 +124,48 @@ def test_clean_end_without_a_result_is_an_error() -> None:
     assert (verdict.status, verdict.reason) == (Status.ERROR, "no_result: the process did not write one")
 
 
+def text_of(result: CellResult) -> bytes:
+    return dumps(result).encode()
+
+
+REFUSED = {
+    "no file": None,
+    "an empty file": b"",
+    "a file that is too large": b"{" + b" " * RESULT_LIMIT_BYTES,
+    "another nonce": text_of(replace(GOOD, nonce="other")),
+    "another cell": text_of(replace(GOOD, cell_id="f" * 16)),
+    "another attempt": text_of(replace(GOOD, attempt=1)),
+    "another repeat": text_of(replace(GOOD, repeat=1)),
+    "a newer version": text_of(replace(GOOD, schema_version=SCHEMA_VERSION + 1)),
+    "an infinite number": dumps(GOOD).replace('"repeat": 0', '"repeat": 1e999').encode(),
+    "a number of 400 digits": dumps(GOOD).replace('"import_time_s": 1.0', '"import_time_s": 1' + "0" * 400).encode(),
+    "no device": text_of(replace(GOOD, device=None)),
+    "another device": text_of(replace(GOOD, device=DeviceProof("gpu", "x", 1))),
+    "no resolved settings": text_of(replace(GOOD, resolved=None)),
+    "no step": text_of(resolved_with(steps_per_epoch=0)),
+    "a negative batch": text_of(resolved_with(batch_size=-1)),
+    "no sample": text_of(resolved_with(samples=0)),
+    "an epoch of no time": text_of(result_with(0.1, 0.2, 0.0)),
+    "an epoch of negative time": text_of(result_with(0.1, -0.2, 0.1)),
+    "an epoch less": text_of(result_with(0.1, 0.2)),
+    "the work of an unknown call": text_of(counted(name="none")),
+    "the work of no step": text_of(counted(steps=0)),
+    "less than no update": text_of(counted(skipped_updates=[-1, 0, 0])),
+    "updates of fewer epochs": text_of(counted(updates=[10])),
+    "other CPUs": text_of(replace(GOOD, resolved=replace(GOOD.resolved, affinity="0-3"))),
+    "unknown CPUs": text_of(replace(GOOD, resolved=replace(GOOD.resolved, affinity=None))),
+}
+
+
 @pytest.mark.fault("F16", mutation="accept() takes epochs that took zero or negative time")
 @pytest.mark.fault("F3", mutation="accept() does not compare the nonce")
-@pytest.mark.parametrize(
-    ("raw", "reason"),
-    [
-        (None, "no_result"),
-        (b"", "bad_result: not strict JSON"),
-        (b"{" + b" " * RESULT_LIMIT_BYTES, "bad_result: larger than"),
-        (dumps(replace(GOOD, nonce="other")).encode(), "another attempt"),
-        (dumps(replace(GOOD, cell_id="f" * 16)).encode(), "another attempt"),
-        (dumps(replace(GOOD, attempt=1)).encode(), "another attempt"),
-        (dumps(replace(GOOD, repeat=1)).encode(), "another attempt"),
-        (dumps(replace(GOOD, schema_version=SCHEMA_VERSION + 1)).encode(), "another attempt"),
-        (dumps(GOOD).replace('"repeat": 0', '"repeat": 1e999').encode(), "bad_result"),
-        (dumps(GOOD).replace('"import_time_s": 1.0', '"import_time_s": 1' + "0" * 400).encode(), "bad_result"),
-        (dumps(replace(GOOD, device=None)).encode(), "does not prove its device"),
-        (dumps(replace(GOOD, device=DeviceProof("gpu", "x", 1))).encode(), "measured on gpu, not on cpu"),
-        (dumps(replace(GOOD, resolved=None)).encode(), "does not contain the resolved settings"),
-        (dumps(resolved_with(steps_per_epoch=0)).encode(), "resolved.steps_per_epoch is 0"),
-        (dumps(resolved_with(batch_size=-1)).encode(), "resolved.batch_size is -1"),
-        (dumps(resolved_with(samples=0)).encode(), "resolved.samples is 0"),
-        (dumps(result_with(0.1, 0.2, 0.0)).encode(), "an epoch has no duration"),
-        (dumps(result_with(0.1, -0.2, 0.1)).encode(), "an epoch has no duration"),
-        (dumps(result_with(0.1, 0.2)).encode(), "has 2 measured epochs, not 3"),
-        (dumps(counted(name="none")).encode(), "counts the work of an unknown call, 'none'"),
-        (dumps(counted(steps=0)).encode(), "counts less than nothing in the epochs"),
-        (dumps(counted(skipped_updates=[-1, 0, 0])).encode(), "counts less than nothing in the epochs"),
-        (dumps(counted(updates=[10])).encode(), "counts different numbers of epochs in the epochs"),
-    ],
-)
-def test_result_of_another_job_is_refused(raw: bytes | None, reason: str) -> None:
-    with pytest.raises(ResultRefused, match=reason):
-        accept(raw, JOB)
+def test_every_result_that_cannot_be_of_the_job_is_refused(golden: Golden) -> None:
+    on_two = replace(JOB, settings=make_settings(cpus="0-1"))
+    jobs = {"other CPUs": on_two, "unknown CPUs": on_two}
+    messages = {
+        title: refusal(ResultRefused, partial(accept, raw, jobs.get(title, JOB))) for title, raw in REFUSED.items()
+    }
+    check_messages(golden, "results.txt", messages)
 
 
 @pytest.mark.fault("F22", mutation="read_bounded() refuses the result for every OSError")
@@ -251,50 +251,11 @@ def test_disturbed_machine_is_a_warning(surroundings: Surroundings, rule: str) -
     assert [warning.partition(":")[0] for warning in verdict.warnings] == [rule]
 
 
-def test_busy_machine_warning_names_the_busiest_process() -> None:
-    around = Surroundings(other_cpu_share=0.3, busiest_process="stress (process 123, 0.60 CPUs)")
-    (warning,) = judge(JOB, replace(ENDED_WELL, surroundings=around), result_with(1.0, 1.0, 1.0), None).warnings
-    busiest = "(busiest: stress (process 123, 0.60 CPUs))"
-    assert warning == f"busy: processes outside the run used 30.0 % of the CPUs {busiest}; stop them"
-
-
-def test_cell_slowed_down_by_a_waiting_cell_is_ok_with_a_warning_that_names_it() -> None:
-    around = Surroundings(busy_neighbours=["jax:my_plugin:build (48.5 % of the CPUs)"])
-    verdict = judge(JOB, replace(ENDED_WELL, surroundings=around), result_with(1.0, 1.0, 1.0), None)
-    (warning,) = verdict.warnings
-    assert verdict.status is Status.OK
-    assert warning.startswith("busy_neighbour: jax:my_plugin:build (48.5 % of the CPUs) computed while waiting")
-
-
 @pytest.mark.parametrize(("share", "warned"), [(None, False), (0.0, False), (0.029, False), (0.031, True)])
 def test_cell_that_computes_while_it_waits_is_warned_beyond_the_limit(share: float | None, warned: bool) -> None:
     outcome = replace(ENDED_WELL, surroundings=Surroundings(waiting_cpu_share=share))
     warnings = judge(JOB, outcome, result_with(1.0, 1.0, 1.0), None).warnings
     assert [warning.partition(":")[0] for warning in warnings] == ["busy_while_waiting"] * warned
-
-
-@pytest.mark.parametrize(
-    ("recompiles", "graph_breaks", "expected"),
-    [
-        (None, None, []),
-        (0, 0, []),
-        (1, None, ["recompiled: 1 program was traced or compiled during the measured epochs"]),
-        (8, None, ["recompiled: 8 programs were traced or compiled during the measured epochs"]),
-        (0, 3, ["graph_breaks: torch.compile cut programs in 3 places during the measured epochs"]),
-    ],
-)
-def test_programs_made_during_measured_epochs_are_a_warning_with_advice(
-    recompiles: int | None, graph_breaks: int | None, expected: list[str]
-) -> None:
-    assert GOOD.resolved is not None
-    resolved = replace(GOOD.resolved, recompiles_timed=recompiles, graph_breaks_timed=graph_breaks)
-    verdict = judge(JOB, ENDED_WELL, replace(result_with(1.0, 1.0, 1.0), resolved=resolved), None)
-    assert verdict.status is Status.OK
-    parts = [warning.partition("; ")[0].partition(", whose")[0] for warning in verdict.warnings]
-    assert parts == expected
-    assert all(
-        warning.partition("; ")[2].startswith(("keep the shapes", "remove what")) for warning in verdict.warnings
-    )
 
 
 @pytest.mark.parametrize(
@@ -327,7 +288,7 @@ def test_result_from_cpus_other_than_requested_is_refused(
     if accepted:
         assert accept(dumps(result).encode(), job).resolved == result.resolved
     else:
-        with pytest.raises(ResultRefused, match=f"it ran on CPUs {affinity}, though cpus is {cpus}"):
+        with pytest.raises(ResultRefused):
             accept(dumps(result).encode(), job)
 
 
@@ -355,29 +316,9 @@ def test_throttled_gpu_is_a_warning(
     assert [warning.partition(":")[0] for warning in found.warnings] == warned
 
 
-def test_longest_throttled_gpu_counts() -> None:
-    first, second = (GpuEpochs([], [], [], [], [], [], [], [seconds]) for seconds in (0.0, 0.5))
-    outcome = replace(ENDED_WELL, surroundings=Surroundings(gpu=first, further_gpus=[second]))
-    (found,) = judge(JOB, outcome, result_with(1.0, 1.0, 1.0), None).warnings
-    assert found.startswith("gpu_throttled: temperature or power limits throttled the GPU for 16.7 % of the time")
-
-
 GPU_JOB = replace(JOB, settings=make_settings(device="gpu"))
 assert GOOD.work is not None
 GPU_GOOD = replace(GOOD, device=DeviceProof("gpu", "cuda:0", 1), work=replace(GOOD.work, weight_platforms=["gpu"]))
-
-
-def test_figures_missing_from_nvml_are_a_warning() -> None:
-    around = Surroundings(gpu_unread="GPU 0: nvidia-ml-py is not installed")
-    found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
-    missing = "power, memory or throttling is missing: GPU 0: nvidia-ml-py is not installed"
-    assert found.startswith(f"gpu_unread: {missing}; run as a user who may read NVML")
-
-
-def test_mig_device_is_a_warning() -> None:
-    around = Surroundings(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True))
-    found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
-    assert found.startswith("gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are those ")
 
 
 @pytest.mark.parametrize(
@@ -656,3 +597,53 @@ def test_a_cell_on_several_devices_proves_them() -> None:
     two = [Replica(f"cpu:{rank}", settings.batch_size // 2, 3, 10) for rank in range(2)]
     proved = replace(result, replicas=Replicas("DataParallel", True, two, 0, 6, 100, []))
     assert accept(dumps(proved).encode(), job).replicas == proved.replicas
+
+
+def in_surroundings(**surroundings: Any) -> list[str]:
+    verdict = judge(
+        JOB, replace(ENDED_WELL, surroundings=Surroundings(**surroundings)), result_with(1.0, 1.0, 1.0), None
+    )
+    assert verdict.status is Status.OK
+    return verdict.warnings
+
+
+def of_a_gpu(**surroundings: Any) -> list[str]:
+    return judge(GPU_JOB, replace(ENDED_WELL, surroundings=Surroundings(**surroundings)), GPU_GOOD, None).warnings
+
+
+def with_programs(recompiles: int | None, graph_breaks: int | None) -> list[str]:
+    assert GOOD.resolved is not None
+    resolved = replace(GOOD.resolved, recompiles_timed=recompiles, graph_breaks_timed=graph_breaks)
+    verdict = judge(JOB, ENDED_WELL, replace(result_with(1.0, 1.0, 1.0), resolved=resolved), None)
+    assert verdict.status is Status.OK
+    return verdict.warnings
+
+
+def test_every_warning_has_its_text_with_advice(golden: Golden) -> None:
+    """All warnings of each cell are compared; the longest throttled GPU counts."""
+    usual, throttled = (GpuEpochs([], [], [], [], [], [], [], [seconds]) for seconds in (0.0, 0.5))
+    notes = ["class without images (1): pear", "class with one image (1): plum"]
+    found = {
+        "nothing": in_surroundings(),
+        "a host that takes CPU time": in_surroundings(steal_share=0.05),
+        "other processes": in_surroundings(other_cpu_share=0.3),
+        "other processes, the busiest of which is known": in_surroundings(
+            other_cpu_share=0.3, busiest_process="stress (process 123, 0.60 CPUs)"
+        ),
+        "a neighbour that computes while it waits": in_surroundings(
+            busy_neighbours=["jax:my_plugin:build (48.5 % of the CPUs)"]
+        ),
+        "a cell that computes while it waits": in_surroundings(waiting_cpu_share=0.031),
+        "a throttled GPU": in_surroundings(gpu=usual, further_gpus=[throttled]),
+        "figures missing from NVML": of_a_gpu(gpu_unread="GPU 0: nvidia-ml-py is not installed"),
+        "a slice of a GPU": of_a_gpu(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True)),
+        "no program during the measured epochs": with_programs(0, 0),
+        "a program during the measured epochs": with_programs(1, None),
+        "programs during the measured epochs": with_programs(8, None),
+        "graph breaks during the measured epochs": with_programs(0, 3),
+        "notes about a data set": judge(JOB, ENDED_WELL, replace(GOOD, data_notes=notes), None).warnings,
+        "collectives that were not timed": judge(
+            JOB, ENDED_WELL, replace(GOOD, collectives_not_timed="WorkerDied: rank 1"), None
+        ).warnings,
+    }
+    check_messages(golden, "warnings.txt", {title: warnings or ["(none)"] for title, warnings in found.items()})

@@ -12,6 +12,8 @@ from keras_matrix.uploader.local import manifest, warehouse
 from keras_matrix.uploader.local.manifest import NAME
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.verify import verify
+from tests.golden import Golden
+from tests.messages import check_messages, refusal
 from tests.uploader.stored import import_two_rows, pushed_results, store_run, uploader
 
 COUNT = "SELECT COUNT(*) AS n FROM measurements"
@@ -44,19 +46,26 @@ MANIFESTS = [
 ]
 
 
-@pytest.mark.parametrize("text", MANIFESTS)
-def test_damaged_manifest_is_reported_and_rebuilt_by_a_repair(
+def test_every_damaged_manifest_has_its_message_with_the_command_that_rebuilds_it(
+    tmp_path: Path, golden: Golden
+) -> None:
+    messages = {}
+    for text in MANIFESTS:
+        (tmp_path / NAME).write_text(text, errors="surrogateescape")
+        lines = refusal(ManifestDamaged, lambda: manifest.read(tmp_path))
+        messages[ascii(text)[1:-1]] = [line.replace(f"{tmp_path}/", "") for line in lines]
+    check_messages(golden, "manifests.txt", messages)
+
+
+@pytest.mark.parametrize("text", [MANIFESTS[0], MANIFESTS[-1]])
+def test_damaged_manifest_is_refused_by_every_command_and_rebuilt_by_a_repair(
     text: str, results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / NAME).write_text(text, errors="surrogateescape")
     for command in (["query", COUNT], ["push"], ["verify"]):
         assert uploader(results, *command) == 3
-        lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == 1
-        assert f"uploader: {folder / NAME}: is damaged: " in lines[0]
-        assert "with: uploader push --repair, with the same --to and --results" in lines[0]
+        assert len(capsys.readouterr().err.splitlines()) == 1
     assert uploader(results, "push", "--repair") == 0
-    assert f"{folder / NAME}: is damaged" in capsys.readouterr().out
     assert (folder / "damaged" / NAME).read_bytes() == text.encode(errors="surrogateescape")
     assert uploader(results, "verify", "--values") == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, Node, NodeKind
+from keras_matrix.analysis.whatif.graph import Graph, Header, Node, NodeKind
 from keras_matrix.analysis.whatif.reconstruct.coverage import PhaseTime, coverage_of, of_graph
 
 
@@ -65,8 +65,3 @@ def graph(nodes: list[Node]) -> Graph:
 def test_the_end_of_a_step_is_that_of_the_lane_that_begins_it() -> None:
     nodes = [node(0, 0, 50, 0), node(1, 50, 60, 0, "stream", depends=(0,)), node(2, 55, 40, 5)]
     assert of_graph(graph(nodes), 0).share == pytest.approx(0.95)
-
-
-def test_coverage_of_a_rank_without_operations_is_an_error() -> None:
-    with pytest.raises(GraphError, match=r"mine\.json: has no operation of rank 1"):
-        of_graph(graph([node(0, 0, 50, 0)]), 1)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from keras_matrix.analysis.whatif.graph import GraphError
 from keras_matrix.analysis.whatif.reconstruct.nodes import assign_groups
 from keras_matrix.analysis.whatif.reconstruct.pieces import RankTrace
 from tests.analysis.whatif.reconstruct.pieces import all_reduce, together, trace, work
@@ -33,16 +30,3 @@ def test_times_tell_groups_with_equal_bytes_apart() -> None:
     traces = [rank(at, (8, *rows[at])) for at in range(4)]
     assign_groups(traces, {name: ranks for name, ranks in ROWS_AND_COLUMNS.items() if name != "all"}, [0] * 4)
     assert groups_of(traces) == [["0 1"], ["0 1"], ["2 3"], ["2 3"]]
-
-
-def test_ranks_that_call_different_collectives_are_rejected() -> None:
-    with pytest.raises(GraphError, match=r"rank0\.json: 'sum' of rank 0 belongs to no process group"):
-        assign_groups([rank(0, (8, 10, 20)), rank(1, (16, 10, 20))], {"0 1": (0, 1)}, [0, 0])
-
-
-def test_rank_with_another_number_of_collectives_in_a_step_is_rejected() -> None:
-    one = rank(0, (8, 10, 20))
-    one.windows.append(one.windows[0])
-    one.lanes = {lane: [*steps, []] for lane, steps in one.lanes.items()}
-    with pytest.raises(GraphError, match=r"rank0\.json: rank 0 has 0 collectives in step 2, 1 in the first"):
-        assign_groups([one], {"0 1": (0, 1)}, [0])

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
+from keras_matrix.analysis.whatif.graph import Graph, LinkCalibration
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIf
 from keras_matrix.analysis.whatif.what_ifs.workers import BANDWIDTH, LATENCY, WORKERS, parse_latency, parse_rate
 from tests.analysis.whatif.hand_made import Nodes, data_parallel, fc_cell
 
@@ -62,28 +61,6 @@ def test_more_workers_on_one_machine_share_its_cores() -> None:
     apart = WORKERS.apply(nodes.graph(cores=2, machine={"hosts": [0, 1]}), 4)
     assert apart.header.machine["hosts"] == [0, 1, 2, 3]
     assert step_ns(apart) == pytest.approx(1000, rel=0.2)
-
-
-@pytest.mark.parametrize("calibration", [None, LinkCalibration(1e-3, 1e-9, 2, "measured")])
-@pytest.mark.parametrize(("what_if", "value"), [(WORKERS, 16), (BANDWIDTH, 5e8), (LATENCY, 1e-3)])
-def test_without_bytes_the_times_of_collectives_are_not_predicted(
-    what_if: WhatIf, value: float, calibration: LinkCalibration | None
-) -> None:
-    """Mutation: `workers` leaves times as they are, and says 1.00x."""
-    nodes = Nodes()
-    ready = [nodes.add(1000, rank) for rank in range(2)]
-    nodes.collective(0, [100, 100], ready)
-    with pytest.raises(GraphError, match="has no collective of several ranks with its bytes; trace two workers, with"):
-        what_if.apply(nodes.graph(link=calibration), value)
-
-
-def test_workers_of_a_trace_without_its_collectives_are_refused_also_for_one() -> None:
-    nodes = Nodes()
-    for rank in range(2):
-        nodes.add(1000, rank)
-    for workers in (1, 4):
-        with pytest.raises(GraphError, match="has no collective of several ranks"):
-            WORKERS.apply(nodes.graph(), workers)
 
 
 def test_workers_of_a_partial_trace_change_only_its_collectives() -> None:

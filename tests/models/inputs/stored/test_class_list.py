@@ -31,7 +31,9 @@ def test_wordnet_ids_are_sorted_as_class_folders_are(tmp_path: Path) -> None:
 
 
 def test_list_of_50000_lines_beside_the_folder_of_validation_images_is_found(tmp_path: Path) -> None:
-    flat(tmp_path / "val", 50_000)
+    (tmp_path / "val").mkdir()
+    for number in range(1, 50_001):
+        os.mknod(tmp_path / "val" / f"ILSVRC2012_val_{number:08d}.JPEG")  # a third of the time of opening it
     (tmp_path / SYNSETS).write_text("".join(f"n{number % 1000:08d}\n" for number in range(50_000)))
     source = open_source(tmp_path / "val")
     assert (len(source), len(source.classes), source.notes) == (50_000, 1000, ())

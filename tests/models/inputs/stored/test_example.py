@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from keras_matrix.models.inputs.stored.record_file import Features, WrongExample, decoded, encoded, label_and_text
 from keras_matrix.models.inputs.stored.sample import Sample
+from tests.golden import Golden
+from tests.messages import check_messages, refusal
 
 
 @pytest.mark.parametrize("label", [0, 1, 127, 128, 999, 2**31 - 1])
@@ -47,31 +51,20 @@ def test_records_of_tensorflow_datasets_are_read_by_their_own_names() -> None:
     assert label_and_text(payload, Features()) == (5, "")
 
 
-def test_record_of_other_names_says_which_ones_are_read() -> None:
-    with pytest.raises(WrongExample) as refused:
-        decoded(example(png=BYTES, label=BYTES), Features())
-    assert str(refused.value) == (
-        "has no feature 'image/encoded'; it has label, png; write the image and its label as image/encoded and "
-        "image/class/label, or as image and label"
-    )
+NO_LABEL = message((3, message((1, b"\xff" * 9 + b"\x01"))))
+REFUSED = {
+    "no label": (example(image=BYTES, size=BYTES), FOREIGN),
+    "no features": (example(), FOREIGN),
+    "an image that is a number": (example(image=message((3, b"\x08\x05")), label=message((3, b"\x08\x05"))), FOREIGN),
+    "a label that is bytes": (example(image=BYTES, label=BYTES), FOREIGN),
+    "a negative label": (example(image=BYTES, label=NO_LABEL), FOREIGN),
+    "a record that is cut off": (b"\x0a\x7fabc", FOREIGN),
+    "an image alone": (b"\xff\xd8\xff\xe0 no message at all", FOREIGN),
+    "an empty record": (b"", FOREIGN),
+    "features of other names": (example(png=BYTES, label=BYTES), Features()),
+}
 
 
-@pytest.mark.parametrize(
-    ("payload", "reason"),
-    [
-        (example(image=BYTES, size=BYTES), "has no feature 'label'; it has image, size; write the image"),
-        (example(), "has no feature 'image'; it has no features"),
-        (example(image=message((3, b"\x08\x05")), label=message((3, b"\x08\x05"))), "'image' has no bytes"),
-        (example(image=BYTES, label=BYTES), "'label' has no integer"),
-        (
-            example(image=BYTES, label=message((3, message((1, b"\xff" * 9 + b"\x01"))))),
-            "'label' must be a label from 0, got -1",
-        ),
-        (b"\x0a\x7fabc", "is not a tf.train.Example"),
-        (b"\xff\xd8\xff\xe0 no message at all", "is not a tf.train.Example"),
-        (b"", "has no feature 'image'"),
-    ],
-)
-def test_other_records_are_refused_with_the_reason(payload: bytes, reason: str) -> None:
-    with pytest.raises(WrongExample, match=reason):
-        decoded(payload, FOREIGN)
+def test_every_record_of_something_else_has_its_message(golden: Golden) -> None:
+    messages = {title: refusal(WrongExample, partial(decoded, *case)) for title, case in REFUSED.items()}
+    check_messages(golden, "examples.txt", messages)

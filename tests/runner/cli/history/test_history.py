@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from keras_matrix.analysis.history import replay
 from keras_matrix.records.appended import FILE
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun
@@ -150,7 +152,8 @@ def test_run_length_changes_the_threshold(folder: Path, capsys: pytest.CaptureFi
 def test_rule_is_measured_by_replay_of_models_and_stored_histories(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keras_matrix.analysis.history.replay.SHIFTS", (0.10,))
+    monkeypatch.setattr(replay, "SHIFTS", (0.10,))
+    monkeypatch.setattr("keras_matrix.runner.cli.history.history.Replays", partial(replay.Replays, sessions=60))
     found = document(capsys, "--calibrate", "--replays", "1")
     assert found["stored_sessions"] == 30
     assert "stored, shuffled" in found["false_alarms"]
@@ -202,6 +205,20 @@ def test_what_is_printed_of_histories(folder: Path, transcript: Transcript, gold
     transcript.note("damaged files, and files of others")
     transcript.run("history mnist_mlp --last 1")
     golden.check("history.txt", transcript.text)
+
+
+def test_what_is_sent_of_a_change(
+    folder: Path, transcript: Transcript, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a token nothing is asked of GitHub; the address of a webhook is a secret."""
+    for name in ("GITHUB_TOKEN", "GITHUB_API_URL"):
+        monkeypatch.delenv(name, raising=False)
+    site = "--owner @alice --site https://bench.example/site/"
+    transcript.run(f"history --notify github:octo/bench {site} --dry-run")
+    transcript.run(
+        "history --notify webhook:https://hooks.example/services/SECRET --owner 'jax:*=@octo/speed' --dry-run"
+    )
+    golden.check("history_notify.txt", transcript.text)
 
 
 def test_messages_of_histories_that_are_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,8 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from keras_matrix.runner.cli.render.findings import FASTEST, table_lines
 from tests.conftest import make_record, make_settings
-from tests.synthetic_devices import DRAWS, scaled_run
+from tests.golden import Golden
+from tests.synthetic_devices import scaled_run
 
 CLEAR = {"tensorflow": 0.010, "jax": 0.020}
 ALIKE = {"tensorflow": 0.0100, "jax": 0.0101}
@@ -39,26 +39,6 @@ def printed(rows: list[Row], context: RunContext = NO_CONTEXT, width: int | None
     return [line.text for line in table_lines(result_table(rows, context), width)]
 
 
-def test_each_backend_has_a_line_under_headings_and_the_verdict_follows() -> None:
-    head, _, title, work, first, second, verdict = printed(table(records_of(CLEAR)))
-    headings = ["backend", "time per step", "95 % interval", "ratio to lowest"]
-    assert re.split(" {2,}", head.strip()) == [*headings, "samples/s", "first epoch", "steady epoch"]
-    assert (title, work) == (
-        "mnist_mlp",
-        "  same work not checked: compare the backends with: runner parity mnist_mlp",
-    )
-    assert first.split()[:4] == ["*", "tensorflow", "10.2", "ms"]
-    assert "1.00x" in first
-    assert second.split()[:3] == ["jax", "19.6", "ms"]
-    assert verdict == "  tensorflow is fastest: jax takes 1.92x [1.85 2.00] as long"
-
-
-def test_row_of_one_backend_says_nothing_of_the_same_work() -> None:
-    """Mutation: the title always has the line."""
-    _, _, title, line, *_ = printed(table(records_of({"jax": 0.01})))
-    assert (title, line.split()[0]) == ("mnist_mlp", "jax")
-
-
 def test_only_the_fastest_is_marked() -> None:
     clear, alike = (
         table_lines(result_table(table(records_of(CLEAR)))),
@@ -67,17 +47,6 @@ def test_only_the_fastest_is_marked() -> None:
     assert [line.text.split()[1] for line in clear if line.text.startswith("* ")] == ["tensorflow"]
     assert [line.style for line in clear if line.text.startswith("* ")] == [FASTEST]
     assert [line.text for line in alike if line.text.startswith("* ")] == []
-
-
-def test_row_that_is_not_separable_has_the_command_that_would_decide() -> None:
-    *_, verdict, advice = printed(
-        table(records_of(ALIKE)), replace(NO_CONTEXT, command="runner --matrix night.yaml --set threads=1")
-    )
-    assert verdict.startswith("  not separable: tensorflow takes 1.")
-    assert advice == (
-        "  to decide: runner --matrix night.yaml --set threads=1 --filter workload=mnist_mlp --repeats auto "
-        "(about 8 repeats show a difference of 5.0 %)"
-    )
 
 
 @pytest.mark.parametrize(
@@ -120,43 +89,6 @@ def test_share_of_the_peak_is_a_column_once_the_peaks_are_measured() -> None:
     assert [line.rpartition("  ")[2].strip() for line in lines if "ms  " in line] == ["42.0 %", "-"]
 
 
-def test_cell_without_figures_has_its_status_below_its_line() -> None:
-    failed = make_record(None, 0, Status.CRASH, settings=make_settings(backend="jax"), reason="signal 11")
-    lines = printed(table([*records_of({"tensorflow": 0.01}), failed]))
-    at = next(i for i, line in enumerate(lines) if line.startswith("  jax"))
-    assert lines[at].split() == ["jax", *["-"] * 6]
-    assert lines[at + 1].strip() == "crash"
-
-
-def test_external_command_has_its_metric_and_below_it_the_others() -> None:
-    metrics = [Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER), Metric("loss", 0.5, None, goal=Goal.LOWER)]
-    task = TaskRun("train", ["./train"], "speed", metrics)
-    lines = printed(
-        table([make_record(None, n, settings=make_settings(workload="task train"), task=task) for n in range(2)])
-    )
-    assert re.split(" {2,}", lines[0].strip()) == ["backend", "metric", "95 % interval", "ratio to lowest"]
-    at = next(i for i, line in enumerate(lines) if "samples/s" in line)
-    assert lines[at].split()[1:5] == ["100", "samples/s", "2", "processes"]
-    assert lines[at + 1].strip() == "speed, loss 0.500"
-    assert not any("same work" in line for line in lines)
-
-
-def test_row_on_several_devices_has_a_line_of_scaling_per_backend_and_its_caveats() -> None:
-    rows = table(scaled_run(counts=(1, 2)))
-    lines = printed(rows)
-    assert lines[lines.index("mnist_mlp devices=2") + 7 :] == [
-        "  scaling: tensorflow 1.81x [1.80 1.83] on 2 devices, efficiency 90.7 %, communication 25.0 % "
-        "(by the profiler)",
-        "  scaling: jax 1.60x [1.58 1.61] on 2 devices, efficiency 79.8 %, communication 25.0 % (by the profiler)",
-        "  scaling: torch 0.77x [0.76 0.78] on 2 devices (slower than one device), efficiency 38.4 %, communication "
-        "25.0 % (each collective timed, with waiting)",
-        f"  caveat: tensorflow, torch on 2 devices: {DRAWS}",
-        "  caveat: not fit: torch: the step is this project's, around DistributedDataParallel, since Keras 3.15.1 has "
-        "no distribution on this backend",
-    ]
-    assert not any(line.startswith("  scaling") for line in lines[: lines.index("mnist_mlp devices=2")])
-
-
 @pytest.mark.parametrize("name", ["feed", "seed", "batch_size"])
 def test_parameter_named_like_a_setting_has_its_own_line_and_figure(name: str) -> None:
     times_s = {1: 0.00144, 2: 0.0679}
@@ -165,3 +97,25 @@ def test_parameter_named_like_a_setting_has_its_own_line_and_figure(name: str) -
     lines = printed(table(records))
     figures = {title: lines[lines.index(title) + 1].split()[1:3] for title in lines if title.startswith("pkg.mod")}
     assert figures == {f"pkg.mod:build {name}=1": ["1.44", "ms"], f"pkg.mod:build {name}=2": ["67.9", "ms"]}
+
+
+def external_command() -> list[Record]:
+    metrics = [Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER), Metric("loss", 0.5, None, goal=Goal.LOWER)]
+    task = TaskRun("train", ["./train"], "speed", metrics)
+    return [make_record(None, n, settings=make_settings(workload="task train"), task=task) for n in range(2)]
+
+
+def test_what_is_printed_of_a_table(golden: Golden) -> None:
+    """Mutation: the line on the same work is printed for a row of one backend, too."""
+    failed = make_record(None, 0, Status.CRASH, settings=make_settings(backend="jax"), reason="signal 11")
+    with_command = replace(NO_CONTEXT, command="runner --matrix night.yaml --set threads=1")
+    tables = {
+        "a backend that is fastest": printed(table(records_of(CLEAR))),
+        "backends that are not separable": printed(table(records_of(ALIKE)), with_command),
+        "one backend": printed(table(records_of({"jax": 0.01}))),
+        "a cell without figures": printed(table([*records_of({"tensorflow": 0.01}), failed])),
+        "an external command": printed(table(external_command())),
+        "several devices": printed(table(scaled_run(counts=(1, 2)))),
+    }
+    texts = [f"# {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in tables.items()]
+    golden.check("verdicts.txt", "\n".join(texts))
