@@ -48,12 +48,25 @@ def plant(workload: Built, fault: str, circumstances: Circumstances) -> Built:
 
 
 def _slower(workload: Built, share: float, circumstances: Circumstances) -> Built:
-    if not getattr(workload.model, "inputs", None):
+    graph = _graph(workload)
+    if not getattr(graph, "inputs", None):
         raise UnsupportedWorkload("slower, variance: only a model that is a graph of layers can be given another layer")
     passes = TRAINING_PER_FORWARD if circumstances.settings.phase == "fit" else 1
     step_flops = passes * circumstances.settings.batch_size * _forward_flops(workload)
     products = max(1, round(share * step_flops / (2 * SIDE**3)))
-    return replace(workload, model=_burdened(workload.model, products))
+    return replace(workload, model=_burdened(workload.model, graph, products))
+
+
+def _graph(workload: Built) -> Any:
+    """Return the graph of layers of the workload's model; that of a Sequential is made for its samples."""
+    import keras
+
+    model = workload.model
+    if not isinstance(model, keras.Sequential):
+        return model
+    if model._functional is None:
+        model(workload.samples(1, 0)[0])
+    return model._functional
 
 
 def _variance(workload: Built, share: float, circumstances: Circumstances) -> Built:
@@ -202,7 +215,7 @@ def _forward_flops(workload: Built) -> float:
         return 2.0 * float(sum(math.prod(weight.shape) for weight in workload.model.trainable_weights))
 
 
-def _burdened(model: Any, products: int) -> Any:
+def _burdened(model: Any, graph: Any, products: int) -> Any:
     """Return the same model, compiled alike, with additional matrix products that do not change its output."""
     import keras
     import numpy as np
@@ -221,7 +234,7 @@ def _burdened(model: Any, products: int) -> Any:
                 grown = ops.tanh(ops.matmul(grown, matrix))
             return inputs + ops.cast(ops.mean(grown), inputs.dtype) * 1e-30
 
-    burdened = keras.Model(model.input, Burden()(model.outputs[0]), name=model.name)
+    burdened = keras.Model(graph.input, Burden()(graph.outputs[0]), name=model.name)
     settings = keras.saving.deserialize_keras_object(model.get_compile_config())
     burdened.compile(**{key: value for key, value in settings.items() if value is not None})
     return burdened

@@ -38,8 +38,8 @@ SCRIPT = "script:"
 """What the workload of a program begins with; the program's path in its project follows."""
 # The settings that a program's cell takes, whichever of its calls is measured, and those of a kind of call alone.
 OF_PROGRAMS = frozenset(
-    ("autotune", "clocks", "compile_cache", "cpus", "device", "discard", "epochs", "freed_memory", "league", "phase")
-) | {"precision", "seed", "threads"}
+    ("autotune", "clocks", "compile_cache", "cpus", "device", "discard", "env", "epochs", "freed_memory", "league")
+) | {"phase", "precision", "seed", "threads"}
 _OF_TRAINING = frozenset(("eager", "gradient_accumulation_steps", "jit", "steps_per_execution"))
 OF_CALLS: dict[str, frozenset[str]] = {
     "fit": _OF_TRAINING,
@@ -70,6 +70,8 @@ class Settings:
 
     `implementation` is who trains or generates: Keras, a step between its `fit` and plain code of the framework, as
     `models.twins.interface` defines them, or such code.
+
+    `env` are variables of the environment that the matrix sets, as `inherited_environment.variables_text` writes them.
 
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.
@@ -108,6 +110,7 @@ class Settings:
     gradient_accumulation_steps: int = 1
     remat: str = REMAT_OFF
     implementation: str = KERAS
+    env: str = ""
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""

@@ -48,6 +48,7 @@ class RunOptions(TypedDict, total=False):
     backends: Sequence[str]
     filters: Sequence[str]
     settings: Mapping[str, Scalar]
+    allow_env: Sequence[str]
     repeats: int | str
     budget_s: float
     executor: str
@@ -65,6 +66,7 @@ def run(matrix: str | Path | Mapping[str, Any], **options: Unpack[RunOptions]) -
     - `results` (--results): the results folder; "results" by default
     - `backends`, `filters` (--backend, --filter): only these backends, only the cells that match all filters
     - `settings` (--set): settings and parameters of every cell, over the matrix
+    - `allow_env` (--allow-env): variables of your own that `env` in the matrix may set
     - `repeats` (--repeats): the processes of each cell, or "auto"; `budget_s` (--budget): the seconds for "auto"
     - `executor` (--executor): "process" by default; `executor_options`: its flags, as in {"memory": "8g"}
     - `new` (--new): start a new run even if an unfinished one could be continued
@@ -118,7 +120,8 @@ def _overrides(options: RunOptions) -> Overrides:
         _several("filters", options.get("filters", ())),
         _mapping("settings", options.get("settings", {})),
     )
-    return Overrides(backends, filters, settings, options.get("repeats"))
+    allowed_variables = _several("allow_env", options.get("allow_env", ()))
+    return Overrides(backends, filters, settings, options.get("repeats"), allowed_variables)
 
 
 def _executors(name: str, executor_options: Mapping[str, Any], seams: Seams) -> registry.Executors:

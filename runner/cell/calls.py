@@ -41,7 +41,7 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.called_fit import Enough, FitCall, Pass, cutting, surrounded
 from keras_matrix.runner.cell.checks.devices import refuse_devices, refuse_several_machines
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.job import Job, Scouted, ScoutedCall, in_a_line, keras_home, leave
+from keras_matrix.runner.cell.job import Job, Scouted, ScoutedCall, in_a_line, leave
 from keras_matrix.runner.cell.measured_epochs import leave_copies
 from keras_matrix.runner.cell.project import Originals
 
@@ -117,7 +117,7 @@ class ObservedProgram(ABC):
         self.started_at: str | None = None  # where the program started another process, as FILE:LINE
         self.root = Path(job.import_roots[0])
         self.script = self.root / job.settings.script
-        self._keras_home = keras_home(job)
+        self._home = Path(job.folder) / "home"
         self._words = shlex.split(str(job.settings.params.get("args", "")))
         self._pid = os.getpid()
         self._entered = threading.local()
@@ -131,7 +131,7 @@ class ObservedProgram(ABC):
         for stream in (sys.stdout, sys.stderr):
             if stream.isatty() and isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)  # it was made before it was a terminal
-        Originals(self.root, self._keras_home).keep()
+        Originals(self.root, self._home).keep()
         self.observe()
         try:
             runpy.run_path(str(self.script), run_name="__main__")

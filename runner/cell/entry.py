@@ -44,7 +44,10 @@ MESSAGE_CHARACTERS = 4000
 INSTALLED = ("/site-packages/", "/dist-packages/", f"{Path(os.__file__).parent}/", f"{keras_matrix.__path__[0]}/")
 LINE_LIMIT = 3000
 NOT_REACHED = ("URLError", "HTTPError", "gaierror")  # errors of downloads, by name: their modules are not imported here
-FOUND = "~/.keras/models and ~/.keras/datasets, or the folder of --datasets"
+FOUND = (
+    "~/.keras/models and ~/.keras/datasets, or the folder of --datasets, and the caches of TensorFlow Datasets, "
+    "KaggleHub, Hugging Face and torch.hub"
+)
 CODE_CHARACTERS = 120
 # A test compares it with the class, which is not imported here: it would import NumPy before the backend.
 DATA_ERROR = "keras_matrix.models.inputs.stored.sample.InputDataError"
@@ -70,7 +73,7 @@ def import_backend() -> float:
 
 def run_job(path: Path, import_time_s: float | None, start: str) -> int:
     """Run the job at `path` and return the exit code: 0 with a result, 1 with an exception instead."""
-    job = read_job(path)
+    job, server_home = read_job(path), os.environ.get("HOME", "")
     os.environ.update(make_home(job))
     tempfile.tempdir = None
     _shorten_socket_paths(tempfile.gettempdir())
@@ -80,7 +83,7 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
             import_time_s = import_backend()
         # After the backend, as in the child of a fork server: it finds none of the user's modules by mistake.
         if job.settings.script:
-            job = _placed_script(job)
+            job = _placed_script(job, server_home)
         else:
             sys.path[:] = search_path(job.import_roots, sys.path)
         _work(job, import_time_s, start)
@@ -103,13 +106,17 @@ def _shorten_socket_paths(folder: str) -> None:
         vars(multiprocessing.current_process())["_config"]["tempdir"] = f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
-def _placed_script(job: Job) -> Job:
+def _placed_script(job: Job, server_home: str) -> Job:
     """Return the job of a program with a copy of its project, and search its modules as `python SCRIPT` does."""
     from keras_matrix.runner.cell.project import placed, working_folder
 
     originally, job = job, placed(job)
-    if keras_config := sys.modules.get("keras.src.backend.config"):  # a fork has imported it with the server's home
+    # A fork has imported them with the server's home.
+    if keras_config := sys.modules.get("keras.src.backend.config"):
         vars(keras_config)["_KERAS_DIR"] = os.environ["KERAS_HOME"]
+    if (hub := sys.modules.get("huggingface_hub.constants")) and server_home:
+        folders = {name: str(path) for name, path in vars(hub).items() if str(path).startswith(f"{server_home}/")}
+        vars(hub).update({name: f"{os.environ['HOME']}{path[len(server_home) :]}" for name, path in folders.items()})
     os.chdir(working_folder(originally, job))
     sys.path[:] = search_path([str((Path(job.import_roots[0]) / job.settings.script).parent)], sys.path)
     return job

@@ -114,7 +114,8 @@ class Job:
     the steps for which it prepares batches if its epochs use fewer, never more than one pass over the samples.
     With `scouts` the process lists the calls of its program instead of measuring one (`runner.cell.calls.Scout`).
     `rendezvous` is given to a cell whose workers are on several machines, each of which has a process of this job.
-    `gpus` are the GPUs that may be made visible to it.
+    `gpus` are the GPUs that may be made visible to it. `downloads` are the user's folders of what libraries download,
+    by their place in the home of a program's process.
     """
 
     nonce: str
@@ -140,6 +141,7 @@ class Job:
     rendezvous: Rendezvous | None = None
     gpus: GpuChoice = ANY_GPU
     scouts: bool = False
+    downloads: dict[str, str] = field(default_factory=dict)
 
     path = _InFolder("job.json")  # of the job itself
     result_path = _InFolder("result.json")

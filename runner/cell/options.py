@@ -15,8 +15,10 @@ import os
 import platform
 import random
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -62,6 +64,23 @@ def configure_keras(settings: Settings) -> None:
     keras.config.set_image_data_format("channels_last")
     keras.config.set_floatx("float64" if settings.precision == "float64" else "float32")
     keras.config.set_dtype_policy(settings.precision)
+    if not IS_KERAS_2:  # there these options are not cleared
+        _keep_when_cleared(settings)
+
+
+def _keep_when_cleared(settings: Settings) -> None:
+    """Let the state that `keras.utils.clear_session` makes in place of Keras's begin with the cell's options."""
+    state_module = vars(sys.modules["keras.src.backend.common.global_state"])
+    options = {"traceback_filtering": False}
+    if settings.precision not in ("float32", "float64"):  # else the policy follows floatx, which is not cleared
+        options["dtype_policy"] = keras.config.dtype_policy()
+
+    def local() -> threading.local:
+        state = threading.local()
+        vars(state).update(options)
+        return state
+
+    state_module["threading"] = SimpleNamespace(local=local)
 
 
 def seed_all(adapter: BackendAdapter, seed: int) -> None:

@@ -3,7 +3,8 @@
 Small files are copied; large files, and those of folders with many files, are links. Before Python's own functions
 change a file or folder behind a link, it becomes the program's own: a file by a copy, a folder by a folder of links
 (`Originals`). Libraries that write by themselves are not seen: the files that they usually write are always copied.
-The home of Keras is a folder of links as well: to the user's data sets and weights, which no process downloads again.
+The home has links as well: to the data sets and weights that Keras and other libraries have downloaded for the user,
+which no process downloads again. What is downloaded anew stays in the cell.
 
 Hidden files, environments of Python, runs of this program, pipes, sockets and devices are left out.
 """
@@ -73,7 +74,13 @@ def placed(job: Job) -> Job:
 
 
 def _link_downloads(job: Job) -> None:
-    """Let Keras find in its home what it has downloaded before: the user's data sets, and weights of its models."""
+    """Let libraries find in the cell's home what they have downloaded before: the user's data sets and weights."""
+    for place, folder in job.downloads.items():
+        own = Path(job.folder) / "home" / place
+        own.mkdir(parents=True, exist_ok=True)
+        for path in sorted(Path(folder).iterdir()) if Path(folder).is_dir() else ():
+            if not path.name.startswith("."):  # files by which processes lock what they write
+                (own / path.name).symlink_to(path.resolve())
     home = keras_home(job)
     home.mkdir(parents=True, exist_ok=True)  # Keras uses another folder without it
     if job.dataset_dir is None:

@@ -61,6 +61,9 @@ def add_matrix_options(parser: argparse.ArgumentParser, *, workload: bool = Fals
     add_several("--filter", metavar="KEY=PATTERN", help=filter_help)
     setting_help = "set a setting or parameter on every cell, over the file"
     add_several("--set", metavar="KEY=VALUE", dest="assignments", help=setting_help)
+    add_several(
+        "--allow-env", metavar="NAME", help="a variable of your own that env in the file may set; may be repeated"
+    )
     group.add_argument("--repeats", type=count_or_auto, metavar="N", help="processes per cell, or auto, over the file")
 
 
@@ -185,6 +188,7 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
         filters=tuple(getattr(args, "filter", ())),
         assignments=dict(map(parse_assignment, getattr(args, "assignments", ()))),
         repeats=getattr(args, "repeats", None),
+        allowed_variables=tuple(getattr(args, "allow_env", ())),
     )
     if (workload := getattr(args, "workload", None)) is not None:
         if args.matrix is not MATRIX:

@@ -31,17 +31,18 @@ class Outcome:
     `infrastructure` says why the process could not be started or its end was not observed; `refused` why it was not
     started, since this machine cannot do what the cell requests; `missing_device` why its device cannot be used. If
     any of them is set, the other fields are not evidence. `warnings` were known before the process started and go into
-    its record. Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes if it was in a
-    `container`, else the machine's. `watched` is what the machine did in each measured epoch, None if it was not
-    watched; `task` the observation of an external command; `usage` and `usage_series` what the process used over time;
-    `memory_readings` are the epochs done and its anonymous memory at readings in and around the measured epochs;
-    `gpu_lost` NVML's message about a lost GPU. `machine` ran the process, None for the runner's own machine;
-    `gpu_place` are the GPUs of its place, if the session uses several at the same time.
+    its record. `limit_s` is its time limit. Times in seconds, memory in bytes. `oom_kills` counts the cell's own
+    processes if it was in a `container`, else the machine's. `watched` is what the machine did in each measured epoch,
+    None if it was not watched; `task` the observation of an external command; `usage` and `usage_series` what the
+    process used over time; `memory_readings` are the epochs done and its anonymous memory at readings in and around the
+    measured epochs; `gpu_lost` NVML's message about a lost GPU. `machine` ran the process, None for the runner's own
+    machine; `gpu_place` are the GPUs of its place, if the session uses several at the same time.
     """
 
     exit_code: int | None = None
     signal: int | None = None
     deadline_exceeded: bool = False
+    limit_s: float | None = None
     oom_kills: int | None = 0
     infrastructure: str | None = None
     refused: str | None = None

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -26,6 +26,29 @@ INTERPRETER = re.compile(r"(python[0-9.]*|sh|bash|dash)")
 # An interpreter's options after which no script follows (such as -c, -um, -lc), and those whose value is the next word.
 NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cm]")
 WITH_VALUE = ("-W", "-X", "-o")
+# Where libraries keep what they download, in a home: the variables that name another folder, and the folder in it. Not
+# those that have credentials too: ~/.kaggle, and the folder of Hugging Face itself.
+HUGGING_FACE, TORCH_HUB, KAGGLE_HUB = ".cache/huggingface", ".cache/torch/hub", ".cache/kagglehub"
+DOWNLOADS: dict[str, tuple[tuple[str, str], ...]] = {
+    "tensorflow_datasets": (("TFDS_DATA_DIR", ""),),
+    f"{HUGGING_FACE}/hub": (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub")),
+    f"{HUGGING_FACE}/datasets": (
+        ("HF_DATASETS_CACHE", ""),
+        ("HF_HOME", "datasets"),
+        ("XDG_CACHE_HOME", "huggingface/datasets"),
+    ),
+    TORCH_HUB: (("TORCH_HOME", "hub"), ("XDG_CACHE_HOME", "torch/hub")),
+    **{f"{KAGGLE_HUB}/{kind}": (("KAGGLEHUB_CACHE", kind),) for kind in ("competitions", "datasets", "models")},
+}
+
+
+def downloads(caller: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Return the folders of a user's downloads that exist, by their place in a home."""
+    folders = {
+        place: next((Path(caller[name]) / inner for name, inner in named if caller.get(name)), home / place)
+        for place, named in DOWNLOADS.items()
+    }
+    return {place: str(folder.resolve()) for place, folder in folders.items() if folder.is_dir()}
 
 
 def import_roots(matrix_folder: Path) -> list[Path]:

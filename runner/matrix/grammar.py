@@ -10,11 +10,12 @@ identity of a cell: an integer for a float key becomes a float, so that `0` and 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.records import settings
-from keras_matrix.records.host import device_lists
+from keras_matrix.records.host import device_lists, inherited_environment
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import near
 from keras_matrix.runner.matrix.scalars import say
@@ -40,14 +41,15 @@ CALL = re.compile(
 SCRIPT_KEYS = ("script", "args", "call", "before", "most_steps")
 _NOUNS = {"int": "a whole number", "float": "a number", "str": "text", "any": "true, false, a number or text"}
 _NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"
+_NOUNS["env"] = "variables of the environment, such as {DATA_DIR: /data}"
 _NOUNS["gpus"] = "a list of GPUs such as [0, 1] (0,1 on the command line): indices from 0 or UUIDs (GPU-...), each once"
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRule:
-    """The rule for a value: one of `choices`, or a `kind` (int, float, bool, str, cpus, gpus, any) within the limits.
+    """The rule for a value: one of `choices`, or a `kind` (int, float, bool, str, cpus, gpus, env, any) within limits.
 
-    A list of GPUs is one value, never an axis; its normal form is a text.
+    A list of GPUs is one value, never an axis; its normal form is a text, as that of a mapping of variables.
     """
 
     kind: str = ""
@@ -61,19 +63,23 @@ class ValueRule:
         """Return whether the value follows the rule; `true` is not a number and `1` is not a boolean."""
         if any(type(value) is type(choice) and value == choice for choice in self.choices):
             return True
-        if self.kind == "gpus":
-            return device_lists.gpu_fault(value) is None
+        if self.kind in _FAULTS:
+            return _FAULTS[self.kind](value) is None
         return isinstance(value, (bool, int, float, str)) and _is_kind(self.kind, value) and self._in_range(value)
 
     def problem(self, value: object) -> str | None:
         """Return what is wrong with the value, or None."""
         if self.accepts(value):
             return None
-        fault_text = device_lists.gpu_fault(value) if self.kind == "gpus" else None
+        fault_text = _FAULTS[self.kind](value) if self.kind in _FAULTS else None
         return f"must be {self.words()}, got {fault_text or say(value)}"
 
-    def normal(self, value: Scalar | list[object]) -> Scalar:
+    def normal(self, value: Scalar | list[object] | dict[str, object]) -> Scalar:
         """Return the normal form of an accepted value. Adding 0.0 turns -0.0 into 0.0."""
+        if self.kind == "env":
+            variables = value if isinstance(value, dict) else inherited_environment.variables_of(str(value))
+            return inherited_environment.variables_text({name: str(text) for name, text in variables.items()})
+        assert not isinstance(value, dict), "no other rule accepts a mapping"
         if isinstance(value, list) or (self.kind == "gpus" and value not in self.choices):
             return device_lists.gpu_text(value)
         if self.kind == "cpus" and isinstance(value, str) and value not in self.choices:
@@ -96,7 +102,7 @@ class ValueRule:
         if self.meaning:
             schema["description"] = self.meaning
         if self.default is not None:
-            schema["default"] = self.default
+            schema["default"] = {} if self.kind == "env" else self.default
         return schema
 
     def _in_range(self, value: Scalar) -> bool:
@@ -118,6 +124,10 @@ class ValueRule:
             return []
         if self.kind == "gpus":
             return _gpus_schema()
+        if self.kind == "env":
+            names = {"pattern": f"^{inherited_environment.VARIABLE.pattern}$"}
+            texts = {"type": ["string", "integer"]}
+            return [{"type": "object", "propertyNames": names, "additionalProperties": texts}]
         if self.kind == "any":
             return [{"type": ["boolean", "number", "string"]}]
         limits = {"minimum": self.minimum, "maximum": self.maximum}
@@ -125,6 +135,12 @@ class ValueRule:
         schema: dict[str, object] = {"type": types[self.kind]}
         limited_schema = schema | {key: limit for key, limit in limits.items() if limit is not None}
         return [limited_schema, *(cpu_schemas if self.kind == "cpus" else [])]
+
+
+_FAULTS: dict[str, Callable[[object], str | None]] = {
+    "gpus": device_lists.gpu_fault,
+    "env": inherited_environment.variables_problem,
+}
 
 
 def _gpus_schema() -> list[dict[str, object]]:
@@ -236,6 +252,9 @@ SETTINGS: dict[str, ValueRule] = {
         choices=settings.IMPLEMENTATIONS,
         default=settings.KERAS,
         meaning="who computes: Keras, its step in a loop, without metrics, with a native optimizer, or native code",
+    ),
+    "env": ValueRule(
+        "env", default="", meaning="variables of the environment; those of your own also need --allow-env NAME"
     ),
 }
 

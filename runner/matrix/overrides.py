@@ -7,11 +7,12 @@ external command its parameter; `params.feed` always names a parameter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.host.inherited_environment import not_known
 from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import escaped, near
@@ -29,13 +30,14 @@ class Overrides:
 
     `backends` selects by backend; `filters` selects what matches all of them (`key=pattern`, or only a part or pattern
     of a workload's name); `assignments` replaces a setting or a workload's parameter wherever it applies; `repeats`
-    overrides any other number of repeats.
+    overrides any other number of repeats. `allowed_variables` are those that `env` may set beside the known ones.
     """
 
     backends: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
     assignments: Mapping[str, Scalar] = field(default_factory=dict)
     repeats: int | str | None = None
+    allowed_variables: tuple[str, ...] = ()
 
 
 def parse_assignment(text: str) -> tuple[str, Scalar]:
@@ -53,6 +55,8 @@ def overridden(entries: Sequence[Entry], overrides: Overrides) -> list[Entry]:
     problems = [*_backend_problems(entries, overrides), *_assignment_problems(entries, overrides.assignments)]
     if overrides.repeats is not None and (problem := LIMITS["repeats"].problem(overrides.repeats)):
         problems.append(f"--repeats: {problem}")
+    if "env" not in overrides.assignments:  # whoever writes a variable into the command allows it
+        problems += _variable_problems(entries, overrides.allowed_variables)
     if problems:
         raise UsageError("\n".join(problems))
     changed_entries = [_assigned(entry, overrides) for entry in entries]
@@ -102,7 +106,20 @@ def _conflict_problems(entries: Sequence[Entry], assignments: Mapping[str, Scala
     return list(texts)
 
 
+def _variable_problems(entries: Sequence[Entry], allowed_variables: Collection[str]) -> Iterator[str]:
+    for entry in entries:
+        names = {name for text in entry.axes.get("env", ()) for name in not_known(str(text))}
+        if missing := sorted(names.difference(allowed_variables)):
+            flags_text = " ".join(f"--allow-env {name}" for name in missing)
+            text = (
+                "a matrix sets options of backends and libraries by itself, other variables if the command allows them"
+            )
+            yield f"{entry.where}: env: {text}, got {', '.join(missing)}; add {flags_text}"
+
+
 def _flag(key: str, value: Scalar) -> str:
+    if key == "env":
+        return "--set env"  # its value may be a credential
     return escaped(f"--set {key}={value_text(value)}")
 
 

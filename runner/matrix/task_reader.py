@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from keras_matrix.records.host.inherited_environment import VARIABLE
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricSpec, Task
 from keras_matrix.records.text import near
@@ -139,7 +140,7 @@ class _Task:
         members = self.reader.mapping((*self.path, "environment"), self.known.get("environment", {}), None)
         variables = {}
         for key, value in members.items():
-            if not rules.VARIABLE.fullmatch(key):
+            if not VARIABLE.fullmatch(key):
                 self.refuse(("environment", key), f"must be the name of a variable, got {say(key)}")
             elif (checked := self.text(("environment", key), value)) is not None:
                 variables[key] = checked
@@ -150,7 +151,7 @@ class _Task:
             return None
         names = self.words("inherit")
         for index, name in enumerate(names):
-            if not rules.VARIABLE.fullmatch(name):
+            if not VARIABLE.fullmatch(name):
                 self.refuse(("inherit", index), f"must be {ALL} or names of variables, got {say(name)}")
         return names
 

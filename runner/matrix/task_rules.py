@@ -21,7 +21,6 @@ from keras_matrix.runner.matrix.scalars import value_text
 # As in the files of other drivers, with blanks and capitals.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. +/%-]{0,63}", re.ASCII)
 AXIS_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 PLACE = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 MAX_WORD = 4096
 MAX_PATTERN = 1000

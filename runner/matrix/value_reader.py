@@ -97,11 +97,12 @@ class ValueReader:
 
     def scalar(self, path: Path, rule: ValueRule, value: object) -> Scalar | None:
         """Return a value in its normal form, or None if it was refused."""
-        if value is REFUSED or (isinstance(value, list) and REFUSED in value):
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if value is REFUSED or REFUSED in parts:
             return None
         if problem := rule.problem(value):
             words = [choice for choice in rule.choices if isinstance(choice, str)]
             self.refuse(path, problem + (near(value, words) if isinstance(value, str) else ""))
             return None
-        assert isinstance(value, (bool, int, float, str, list))
+        assert isinstance(value, (bool, int, float, str, list, dict))
         return rule.normal(value)

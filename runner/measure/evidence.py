@@ -1,4 +1,4 @@
-"""Judges evidence of a cell's process: the work that it did, and whether it lost its GPU.
+"""Judges evidence of a cell's process: the work that it did, where its time ran out, and whether it lost its GPU.
 
 Decides from its counts whether a process did the requested work. Pure.
 
@@ -26,7 +26,7 @@ from itertools import chain
 from keras_matrix.records.epoch_figures import parts_problem
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, Record, Resolved, Status
-from keras_matrix.records.settings import FIT, Settings
+from keras_matrix.records.settings import FIT, Settings, call_kind
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
 
@@ -36,6 +36,12 @@ NAMES = {
     "lead_in": "the steps before each epoch",
     "epochs": "the epochs",
     "short_epochs": "the epochs of the second length",
+}
+# What makes the epochs of a program's call shorter, by its kind.
+FEWER_STEPS = {
+    FIT: ", or end its epochs after fewer steps (--most-steps, most_steps in a matrix)",
+    "steps": ", or fewer steps_per_epoch if its source has no end",
+    "step": ", or fewer steps_per_epoch",
 }
 GPU_LOST = "GPU lost"
 # A GPU that was lost twice in a row stays lost until somebody resets it: each further cell would only fail, too.
@@ -359,6 +365,19 @@ def _uncounted_samples(work: WorkDone, settings: Settings) -> bool:
     measured_stretches = [stretch for stretch in work.stretches if stretch.name == "epochs"]
     counts = [sample_count for stretch in measured_stretches for sample_count in stretch.samples]
     return not any(counts) or (bool(work.own_methods) and work.samples_per_step == 1 < settings.batch_size)
+
+
+def too_late(outcome: Outcome, job: Job | None) -> str:
+    """Return the reason of a process that its time limit ended; of a program with where it was, and the ways out."""
+    limit_text = "" if outcome.limit_s is None else f" of {outcome.limit_s:g} s"
+    text = f"the time limit{limit_text} passed (timeout_s)"
+    if job is None or not job.settings.script:
+        return f"{text}; the process was ended"
+    settings, begun = job.settings, len(outcome.watched or ())
+    in_epoch = f"in measured epoch {begun} of {settings.epochs - settings.discard}"
+    place_text = in_epoch if begun else "before the first measured epoch"
+    fewer_text = FEWER_STEPS.get(call_kind(settings.params.get("call", FIT)), "")
+    return f"{text} {place_text}; the process was ended; set a larger timeout_s{fewer_text}"
 
 
 def lost_gpu(job: Job, outcome: Outcome, result: CellResult | None = None) -> str | None:

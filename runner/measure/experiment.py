@@ -24,7 +24,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Contract, Executor
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.machine import machine
-from keras_matrix.runner.machine.mounts import import_roots
+from keras_matrix.runner.machine.mounts import downloads, import_roots
 from keras_matrix.runner.machine.surroundings import processors
 from keras_matrix.runner.machine.tree_memory import end_leftovers
 from keras_matrix.runner.matrix.grammar import ANY_BACKEND
@@ -173,8 +173,7 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
         request.executors.end_leftovers(request.results)
         host = machine.detect()
         session = _session(request, results, subject, host, display)
-        for run in session.runs.values() if log_dir is not None else ():
-            run.store_object(LOG_DIR_NAME, {"log_dir": str(log_dir)})
+        _store_log_dir(session, log_dir)
         preflight = _preflight(request, session, display)
         decider = Adaptive(session, subject.cells, experiment.goal)
         estimates_s = estimates(request.results, subject.cells).within_limit_s
@@ -195,6 +194,7 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
                 machine=host,
                 import_roots=[str(root) for root in roots],
                 dataset_dir=dataset_dir(request),
+                downloads=own_downloads(request),
                 log_dir=log_dir,
                 collect=collect_garbage,
                 again=request.again,
@@ -302,6 +302,11 @@ def _made(log_dir: Path | None) -> Path | None:
     return log_dir
 
 
+def _store_log_dir(session: Session, log_dir: Path | None) -> None:
+    for run in session.runs.values() if log_dir is not None else ():
+        run.store_object(LOG_DIR_NAME, {"log_dir": str(log_dir)})
+
+
 def _preflight(request: RunRequest, session: Session, display: Display) -> Preflight | None:
     """Return the preflight of the pending repeats and show its problems; None if no cell needs one.
 
@@ -386,3 +391,8 @@ def dataset_dir(request: RunRequest) -> str | None:
         return str(request.datasets) if request.datasets else None
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
     return str((request.datasets or home / "datasets").resolve())
+
+
+def own_downloads(request: RunRequest) -> dict[str, str]:
+    """Return the folders of the user's downloads by their place in a home; {} on a machine with other files."""
+    return downloads(os.environ, Path.home()) if request.executors.contract.local_files else {}

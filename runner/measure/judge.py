@@ -55,6 +55,7 @@ from keras_matrix.runner.measure.evidence import (
     misplaced,
     option_caveats,
     samples_proven,
+    too_late,
     work_caveats,
 )
 from keras_matrix.runner.plan.plan import TARGET_EPOCH_S
@@ -134,7 +135,7 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
         return verdict
     if reason := lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result):
         return StatusVerdict(Status.INFRA, reason)
-    if not is_complete and (verdict := ended_by_force(outcome)):
+    if not is_complete and (verdict := ended_by_force(outcome, job)):
         return verdict
     if result is not None and result.exception is not None:
         return _raised(job, outcome, result)
@@ -160,10 +161,10 @@ def not_run(outcome: Outcome) -> StatusVerdict | None:
     return StatusVerdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
 
 
-def ended_by_force(outcome: Outcome) -> StatusVerdict | None:
-    """Return the verdict on a process that was ended by its time limit or a signal, or None."""
+def ended_by_force(outcome: Outcome, job: Job | None = None) -> StatusVerdict | None:
+    """Return the verdict on a process that was ended by its time limit or a signal, or None; a command has no `job`."""
     if outcome.deadline_exceeded:
-        return StatusVerdict(Status.TIMEOUT, "the time limit passed (timeout_s); the process was ended")
+        return StatusVerdict(Status.TIMEOUT, too_late(outcome, job))
     if outcome.signal is None:
         return None
     if outcome.signal == 9 and outcome.oom_kills:
@@ -194,10 +195,8 @@ def _where_to_put_a_module(job: Job, outcome: Outcome) -> str:
     """
     folders_text = " or ".join(dict.fromkeys(job.import_roots))
     if outcome.container is not None:
-        return (
-            f"put it in {folders_text}, which its container can read; "
-            "PYTHONPATH and the host's packages do not reach it"
-        )
+        limit_text = "which its container can read; PYTHONPATH and the host's packages do not reach it"
+        return f"put it in {folders_text}, {limit_text}"
     advice = "mount it there where the runner itself is in a container"
     return f"put it in {folders_text}, or install it for the cells' Python; PYTHONPATH does not reach it ({advice})"
 

@@ -82,6 +82,7 @@ class MeasurementContext:
     machine: Machine
     import_roots: list[str] = field(default_factory=list)
     dataset_dir: str | None = None
+    downloads: Mapping[str, str] = field(default_factory=dict)
     log_dir: Path | None = None
     now: Callable[[], datetime] = utc_now
     usable: Callable[[], bool] = lambda: True  # whether cells can start: at a lost machine each fails
@@ -447,6 +448,7 @@ class Scheduler:
             trace=planned.cell.trace if planned.repeat == TRACED_REPEAT else None,
             board=self._context.log_dir is not None and planned.cell.task is None,
             gpus=self._context.gpus or planned.cell.placement.gpus,
+            downloads={**self._context.downloads} if settings.script else {},
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from keras_matrix.analysis.comparison.context import UnreadFile
+from keras_matrix.records.host.inherited_environment import variables_problem
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
@@ -134,8 +135,13 @@ def stored_limit_s(records: Sequence[Record]) -> float:
 
 
 def stored_cell(records: Sequence[Record], repeats: int = 1) -> Cell:
-    """Return the cell of these records, to be measured again in this number of processes."""
+    """Return the cell of these records, to be measured again in this number of processes.
+
+    Raises `UsageError` for a record, perhaps of somebody else, whose variables no matrix may set.
+    """
     settings = records[0].settings
+    if problem := variables_problem(settings.env):
+        raise UsageError(f"record of {cell_id(settings)}: env: must be variables that a matrix may set, got {problem}")
     return Cell(settings, cell_id(settings), repeats, stored_limit_s(records), None)
 
 

@@ -1,8 +1,10 @@
 """Scouts the programs of a run: lists the calls of each, chooses the one to measure, and cuts epochs that are too long.
 
 A scouting process runs the program once, each call cut short (`runner.cell.calls`), on the first backend on which it
-makes a call. What it has shown is stored in the folder `scouting` of the results folder, and used again while the
-program and the files of its project that it read are the same.
+makes a call. If its epochs could be too long on a backend that is `FAR_APART` times slower, it runs once on each of the
+others: all backends cut after equally many steps, for which the slowest one has time. What it has shown is stored in
+the folder `scouting` of the results folder, and used again while the program and the files of its project that it read
+are the same.
 
 The choice becomes part of the cells' settings, as `fit:2` for the second call site of `fit`, so that moving a line ends
 no history. Without one, the call of `fit` with the most steps is measured, or a loop of the program's own.
@@ -41,6 +43,7 @@ from keras_matrix.runner.measure.experiment import (
     executor_of,
     moved_roots,
     own_arm,
+    own_downloads,
 )
 from keras_matrix.runner.measure.judge import ResultRefused
 from keras_matrix.runner.measure.record_builder import read_bounded, read_result
@@ -54,15 +57,18 @@ LONGEST_S = 120.0  # of a scouting process; the cell's time limit if that is sho
 TRAINING = (FIT, "steps", "step")
 SCOUTED_LIMIT_BYTES = 4 << 20
 HASHED_BYTES = 1 << 20  # of a larger file its size and its time of change are compared
-# Other backends may be so much slower than the one that scouted.
-BACKENDS_APART = 2.0
-LEAST_STEPS = 10  # of an epoch that is cut
+RESERVE = 2.0  # for the time of a step: a scouting process sees few of them, and alone
+FAR_APART = 20.0  # no backend is taken to be so much slower than another one
+LEAST_STEPS = 2  # of an epoch that is cut: the first one, and one by which to extrapolate
 ROUND = (5, 2, 1)  # first digits of the number of steps: small differences of speed choose the same one
 
 
 @dataclass(frozen=True, slots=True)
 class ScoutedProgram:
-    """What scouting a program has shown, on which backend and within which limit; `files` by digest."""
+    """What scouting a program has shown, on which backend and within which limit; `files` by digest.
+
+    `elsewhere` is what other backends have shown, which have scouted for the times of its steps.
+    """
 
     version: int
     script: str
@@ -72,6 +78,7 @@ class ScoutedProgram:
     reached_limit: bool
     scouted: Scouted
     files: dict[str, str] = field(default_factory=dict)
+    elsewhere: dict[str, Scouted] = field(default_factory=dict)
 
     @property
     def has_ended(self) -> bool:
@@ -87,6 +94,10 @@ class ScoutedProgram:
         training = [call for call in calls if call.kind in TRAINING and (call.steps or call.is_running)]
         running = next((call for call in training if call.is_running and self.reached_limit), None)
         return running or max(training, key=lambda call: (call.kind != FIT, call.steps), default=None)
+
+    def on_each_backend(self, call: ScoutedCall) -> list[ScoutedCall]:
+        """Return a call as each backend that has scouted saw it."""
+        return [call, *(other for seen in self.elsewhere.values() for other in seen.calls if other.name == call.name)]
 
 
 class OtherCall(UsageError):
@@ -170,8 +181,9 @@ class ScoutedPrograms:
 def with_call(cell: Cell, programs: Mapping[str, ScoutedProgram | None]) -> Cell:
     """Return the cell with the call that it measures, and the steps after which its epochs are cut, in its settings.
 
-    `programs` has what its program does in each arm. Epochs are cut so that every arm has time for them. The cell is
-    unchanged if no arm was seen to make the call, but may do so. Raises `OtherCall` if one does not, or makes another.
+    `programs` has what its program does in each arm. Epochs are cut so that every arm has time for them on every
+    backend that has scouted. The cell is unchanged if no arm was seen to make the call, but may do so. Raises
+    `OtherCall` if one does not, or makes another.
     """
     choice = str(cell.settings.params.get("call", ""))
     chosen = {arm: program.chosen(choice) for arm, program in programs.items() if program is not None}
@@ -181,7 +193,8 @@ def with_call(cell: Cell, programs: Mapping[str, ScoutedProgram | None]) -> Cell
         return cell
     name = next(iter(calls.values())).name
     params: dict[str, Scalar] = {**cell.settings.params, "call": name}
-    least_steps = min((steps for call in calls.values() if (steps := steps_within(cell, call))), default=None)
+    seen = [on_one for arm, call in calls.items() if (known := programs[arm]) for on_one in known.on_each_backend(call)]
+    least_steps = min((steps for call in seen if (steps := steps_within(cell, call))), default=None)
     if (most_steps := params.pop("most_steps", None) or least_steps) not in (None, ALL_STEPS):
         params["most_steps"] = most_steps
     phase = call_phase(name) or cell.settings.phase
@@ -216,13 +229,24 @@ def _in_arm(arm: str) -> str:
 def steps_within(cell: Cell, call: ScoutedCall) -> int | None:
     """Return the steps after which an epoch of a call is cut; None for one that the cell has time for."""
     if call.kind != FIT or not call.step_time_s:
-        return None
-    limit_s = longest_epoch_s([(cell.timeout_s, cell.settings.epochs)]) / BACKENDS_APART
+        return LEAST_STEPS if call.kind == FIT and call.is_running else None  # too slow for a second step
+    limit_s = longest_epoch_s([(cell.timeout_s, cell.settings.epochs)]) / RESERVE
     training_s = limit_s - (call.end_time_s or 0.0)
     if call.epoch_steps is not None and call.epoch_steps * call.step_time_s <= training_s:
         return None
     steps = rounded_down(max(LEAST_STEPS, math.floor(training_s / call.step_time_s)))
     return None if call.epoch_steps is not None and steps >= call.epoch_steps else steps
+
+
+def may_be_long(cell: Cell, program: ScoutedProgram) -> bool:
+    """Return whether an epoch of a cell's call may have to be cut on another backend."""
+    call = program.chosen(str(cell.settings.params.get("call", "")))
+    if call is None or call.kind != FIT or "most_steps" in cell.settings.params:
+        return False
+    if call.epoch_steps is None or not call.step_time_s:
+        return True
+    epoch_s = call.epoch_steps * call.step_time_s + (call.end_time_s or 0.0)
+    return epoch_s * FAR_APART > longest_epoch_s([(cell.timeout_s, cell.settings.epochs)])
 
 
 def rounded_down(steps: int) -> int:
@@ -233,7 +257,8 @@ def rounded_down(steps: int) -> int:
 
 def program_identity(settings: Settings) -> tuple[str, ...]:
     """Return what makes two cells run the same program, whichever call they measure on whichever backend."""
-    return settings.script, str(settings.params.get("args", "")), settings.device
+    variables = (settings.env,) if settings.env else ()  # so that an earlier scouting without any is found
+    return settings.script, str(settings.params.get("args", "")), settings.device, *variables
 
 
 def program_key(request: RunRequest, arm: ArmRequest, settings: Settings) -> str:
@@ -265,25 +290,78 @@ def scouted(request: RunRequest, arm: ArmRequest, cells: Sequence[Cell], display
 
     None if it makes no call on any of their backends.
     """
-    settings, limit_s = cells[0].settings, min(LONGEST_S, *(cell.timeout_s for cell in cells))
-    project = project_folder(request, arm, settings.script)
-    path = request.results / FOLDER / f"{program_key(request, arm, settings)}.json"
-    if (stored := _stored(path, project, limit_s)) is not None:
-        return stored
-    display.say(f"scouting {settings.script}: it runs once, each of its calls cut short")
-    by_backend = {cell.settings.backend: cell for cell in cells}
-    for backend, cell in by_backend.items():
-        seen, outcome, problem = _run(request, arm, cell, limit_s)
-        if seen is None or not seen.calls:
-            display.say(f"scouting {settings.script} on {backend}: {problem or 'it makes no call'}")
-            continue
-        digests = {name: _digest(project / name) for name in seen.files if (project / name).is_file()}
-        args = str(settings.params.get("args", ""))
-        ending = limit_s, outcome.deadline_exceeded
-        program = ScoutedProgram(VERSION, settings.script, args, backend, *ending, replace(seen, files=[]), digests)
+    path, project, limit_s = _place(request, arm, cells)
+    scouting = _Scouting(request, arm, limit_s, display)
+    cell_by_backend = {cell.settings.backend: cell for cell in cells}
+    program = _stored(path, project, limit_s)
+    if program is None:
+        display.say(f"scouting {cells[0].settings.script}: it runs once, each of its calls cut short")
+        program = next((seen for cell in cell_by_backend.values() if (seen := scouting.program(cell, project))), None)
+        if program is None:
+            return None
         files.replace(path, dumps(program))
-        return program
-    return None
+    if any(may_be_long(cell, program) for cell in cells):
+        for backend, cell in cell_by_backend.items():
+            if backend != program.backend and backend not in program.elsewhere and (seen := scouting.seen(cell)[0]):
+                program = replace(program, elsewhere={**program.elsewhere, backend: replace(seen, files=[])})
+                files.replace(path, dumps(program))
+    return program
+
+
+@dataclass(frozen=True, slots=True)
+class _Scouting:
+    """How a program is scouted in an arm."""
+
+    request: RunRequest
+    arm: ArmRequest
+    limit_s: float
+    display: Display
+
+    def program(self, cell: Cell, project: Path) -> ScoutedProgram | None:
+        """Return what the program of a cell does on its backend; None if it makes no call there."""
+        seen, has_reached_limit = self.seen(cell)
+        if seen is None or not seen.calls:
+            return None
+        settings, digests = cell.settings, {name: _digest(project / name) for name in seen.files}
+        digests = {name: digest for name, digest in digests.items() if digest}
+        ending, seen = (self.limit_s, has_reached_limit), replace(seen, files=[])
+        args = str(settings.params.get("args", ""))
+        return ScoutedProgram(VERSION, settings.script, args, settings.backend, *ending, seen, digests)
+
+    def seen(self, cell: Cell) -> tuple[Scouted | None, bool]:
+        """Return what a scouting process saw on the backend of a cell, and whether its limit ended it."""
+        settings = cell.settings
+        seen, outcome, problem = _run(self.request, self.arm, cell, self.limit_s)
+        if seen is None or not seen.calls:
+            self.display.say(f"scouting {settings.script} on {settings.backend}: {problem or 'it makes no call'}")
+        return seen, outcome.deadline_exceeded
+
+
+def with_known_calls(request: RunRequest, cells: Sequence[Cell]) -> tuple[list[Cell], set[str]]:
+    """Return cells with the calls that an earlier scouting of unchanged programs shows, and the ids of cells without.
+
+    Nothing is started. Raises `OtherCall` for the choice of a call that a program does not make.
+    """
+    arm, known_cells, unknown_ids = own_arm(request, cells), dict[str, Cell](), set[str]()
+    for cell in cells:
+        if cell.settings.script:
+            identity = program_identity(cell.settings)
+            path, project, limit_s = _place(
+                request, arm, [other for other in cells if program_identity(other.settings) == identity]
+            )
+            program = _stored(path, project, limit_s)
+            if program is None or program.chosen(str(cell.settings.params.get("call", ""))) is None:
+                unknown_ids.add(cell.cell_id)
+            cell = with_call(cell, {"": program})  # noqa: PLW2901 - the same cell
+        known_cells.setdefault(cell.cell_id, cell)
+    return list(known_cells.values()), unknown_ids
+
+
+def _place(request: RunRequest, arm: ArmRequest, cells: Sequence[Cell]) -> tuple[Path, Path, float]:
+    """Return the file of a program's scouting, the folder of its project, and the limit; `cells` measure it."""
+    settings, limit_s = cells[0].settings, min(LONGEST_S, *(cell.timeout_s for cell in cells))
+    path = request.results / FOLDER / f"{program_key(request, arm, settings)}.json"
+    return path, project_folder(request, arm, settings.script), limit_s
 
 
 def _stored(path: Path, project: Path, limit_s: float) -> ScoutedProgram | None:
@@ -359,6 +437,7 @@ def _job(request: RunRequest, arm: ArmRequest, cell: Cell, run: Run) -> Job:
         compile_cache_dir=None,
         gpus=cell.placement.gpus,
         scouts=True,
+        downloads=own_downloads(request),
     )
 
 
@@ -376,7 +455,18 @@ def lines(program: ScoutedProgram) -> list[str]:
     default = program.chosen("")
     marks = ["; measured by default" if call == default else "" for call in program.scouted.calls]
     calls = [f"  {call_text(call)}{mark}" for call, mark in zip(program.scouted.calls, marks, strict=True)]
-    return [f"calls of {program.script}, as seen on {program.backend}:", *calls, *_ending(program)]
+    others = (f"  on {backend}: {_times_text(seen)}" for backend, seen in program.elsewhere.items())
+    return [f"calls of {program.script}, as seen on {program.backend}:", *calls, *others, *_ending(program)]
+
+
+def _times_text(seen: Scouted) -> str:
+    """Return the times of the steps of calls as one text."""
+    times = [f"{call.name} {_step_text(call.step_time_s)}" for call in seen.calls if call.step_time_s is not None]
+    return ", ".join(times) or "no step was timed"
+
+
+def _step_text(step_time_s: float) -> str:
+    return f"{number(step_time_s * 1e3)} ms a step"
 
 
 def call_text(call: ScoutedCall) -> str:
@@ -384,7 +474,7 @@ def call_text(call: ScoutedCall) -> str:
     least_text = "" if call.is_exact else "at least "
     steps_text = f"{least_text}{plural(call.steps, 'step')} in {plural(call.epochs, 'epoch')}"
     times_text = f" of {call.calls:,} calls" if call.calls > 1 else ""
-    time_text = "" if call.step_time_s is None else f", {number(call.step_time_s * 1e3)} ms a step"
+    time_text = "" if call.step_time_s is None else f", {_step_text(call.step_time_s)}"
     return f"{call.number}  {call.kind} {call.place} ({call.name}): {steps_text}{times_text}{time_text}"
 
 

@@ -33,6 +33,22 @@ def built() -> Built:
     return load("mnist_mlp")(Request({}, "synthetic", None))
 
 
+def sequential(*first: Any) -> Built:
+    """A Sequential of a user's, which has a graph of layers only if it begins with an input."""
+    model = keras.Sequential([*first, keras.layers.Dense(256, activation="relu"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return Built(model, lambda count, seed: (np.ones((count, 64), "float32"), np.ones((count, 1), "float32")))
+
+
+def burdened_sequential(*first: Any) -> tuple[bool, int, int]:
+    """Return whether a Sequential with a fault predicts the same, what it compiles anew, and its additional FLOPs."""
+    plain = sequential(*first)
+    faulty = plant(plain, "slower:1", Circumstances(SETTINGS, 0, lambda: 0.0))
+    x = plain.samples(2, 0)[0]
+    is_same = bool(np.allclose(plain.model.predict_on_batch(x), faulty.model.predict_on_batch(x), rtol=1e-6))
+    return is_same, trained(faulty), operations(faulty) - operations(plain)
+
+
 def planted(fault: str, repeat: int = 0, **changes: Any) -> Built:
     """A workload with this fault, whose clock counts one second a look."""
     ticks = itertools.count()
@@ -96,6 +112,7 @@ found = {
     "recompile_refused": refused("recompile:2"),
     "recompiles": None if BACKEND == "torch" else trained(planted("recompile:2")),
     "first_epoch_refused": refused("first-epoch:1", discard=0),
+    "sequential": [burdened_sequential(keras.Input((64,))), burdened_sequential()],
     "variance_flops": sorted(operations(planted("variance:1", repeat)) for repeat in (0, 1)),
 }
 print(json.dumps(found))

@@ -32,6 +32,8 @@ def test_each_fault_does_its_own_work_and_no_other(backend: str) -> None:
     step = TRAINING_PER_FORWARD * found["flops"]
     assert found["plain"] == 0
     assert found["same_figures"] is True
+    sequential_step = 2 * TRAINING_PER_FORWARD * 8 * (64 * 256 + 256)
+    assert found["sequential"] == [[True, 0, PRODUCT * max(1, round(sequential_step / PRODUCT))]] * 2
     assert found["slower_flops"] - found["flops"] == PRODUCT * round(step / PRODUCT)
     assert found["copies"] == 18
     assert found["copy_flops"] == found["flops"]

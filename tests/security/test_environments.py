@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.records.host.inherited_environment import CREDENTIAL, variables_problem
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import probe
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
-from keras_matrix.runner.executors.supervise.environment import ALLOWED, CREDENTIAL, cell_environment
+from keras_matrix.runner.executors.supervise.environment import ALLOWED, cell_environment
+from keras_matrix.runner.service.cells import stored_cell
 from tests.canaries import NAMES, SECRETS
-from tests.conftest import make_settings
+from tests.conftest import make_record, make_settings
 
 # Variables that would change a figure, or where a process finds its modules, its settings and its files.
 LEAKS = {
@@ -68,3 +72,40 @@ def test_variable_with_credentials_is_known_by_its_name(name: str) -> None:
 def test_other_variable_is_not_taken_for_a_credential(name: str) -> None:
     """Mutation: CREDENTIAL matches any name that contains KEY or PWD."""
     assert CREDENTIAL.fullmatch(name) is None
+
+
+@pytest.mark.fault("F31", mutation="variables_problem() shows the value of what it refuses")
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_variable_of_a_matrix_that_carries_a_credential_is_refused_without_its_value(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = SECRETS[name]
+    matrix = tmp_path / "matrix.yaml"
+    entry = f"{{workload: {{script: train.py}}, env: {{{name}: '{secret}'}}}}"
+    matrix.write_text(f"version: 1\nbackends: [jax]\ncells: [{entry}]\n")
+    (tmp_path / "train.py").touch()
+    words = f"{name}={secret}"
+    for command in (
+        ["--matrix", str(matrix), "--allow-env", name],
+        ["plan", "--matrix", "matrix.yaml", "--set", f"env={words}"],
+        ["script", "--env", words, str(tmp_path / "train.py")],
+    ):
+        assert main([*command, "--results", str(tmp_path / "results")] if command[0] != "plan" else command) == 2
+        text = "".join(capsys.readouterr())
+        assert f"{name}, a credential by its name or value" in text
+        assert secret not in text
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("value", ["ghp_" + "a" * 36, "hf_" + "b" * 34, "sk-proj-" + "c1" * 20, "AKIA" + "D" * 16])
+def test_value_by_which_a_service_knows_its_user_is_a_credential_under_any_name(value: str) -> None:
+    assert "a credential" in (variables_problem({"MODE": f"x {value}"}) or "")
+    assert variables_problem({"DATA": "/data/sk-learn/hf_datasets/ghp_sets"}) is None
+
+
+def test_variables_of_somebody_elses_record_are_checked_before_it_is_measured_again() -> None:
+    record = make_record(None, settings=make_settings(env="LD_PRELOAD=/tmp/theirs.so"))
+    with pytest.raises(UsageError, match="LD_PRELOAD, which decides what code a process loads"):
+        stored_cell([record])
+    own = make_record(None, settings=make_settings(env="DATA_DIR=/data"))
+    assert stored_cell([own]).settings.env == "DATA_DIR=/data"

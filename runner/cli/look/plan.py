@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
@@ -21,6 +22,9 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_texts, work
 from keras_matrix.runner.plan.plan import Estimates, PlannedRepeat, estimates, order, plan_id
 from keras_matrix.runner.service.plan import plan_document, refused_cells, refused_lines
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.measure.request import CellChoice
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     choice = cell_choice(args)
     matrix, cells = choice.load(largest=True)
     choice.check_workloads(matrix, cells)
+    cells, without_call = _with_known_calls(args, choice, cells)
     estimated = estimates(args.results, cells)
     reason_by_cell = refused_cells(cells, args.seams.preflight)
     repeats = order(cells, args.order_seed) if args.json or args.verbose else []
@@ -51,20 +56,36 @@ def run(args: argparse.Namespace) -> int:
         print(document(fields))
     else:
         head = _head(cells, [cell for cell in cells if cell.cell_id not in reason_by_cell], estimated)
-        lines = [head, *left_out.lines(matrix.left_out), *refused_lines(reason_by_cell), "", *_table(cells, estimated)]
+        lines = [head, *left_out.lines(matrix.left_out), *refused_lines(reason_by_cell), ""]
+        lines += _table(cells, estimated, without_call)
         print("\n".join([*lines, *(_blocks(repeats, args.order_seed) if args.verbose else ())]))
     return 0
 
 
-def _table(cells: Sequence[Cell], estimated: Estimates) -> list[str]:
+def _with_known_calls(args: argparse.Namespace, choice: CellChoice, cells: list[Cell]) -> tuple[list[Cell], set[str]]:
+    """Return the cells, those of programs with the call that an earlier run found, and the ids of those without."""
+    if not any(cell.settings.script for cell in cells):
+        return cells, set()
+    # Only programs need an executor, and the environment of their cells.
+    from keras_matrix.runner.executors import registry
+    from keras_matrix.runner.measure.request import RunRequest
+    from keras_matrix.runner.service.script import with_known_calls
+
+    executors = registry.chosen(registry.DEFAULT, None, {}, args.seams.engine)
+    return with_known_calls(RunRequest(("runner", "plan"), choice, args.results, executors, seams=args.seams), cells)
+
+
+def _table(cells: Sequence[Cell], estimated: Estimates, without_call: Collection[str]) -> list[str]:
     """Return a line for each cell, below the settings that all cells share."""
+    notes = dict.fromkeys(without_call, "  call: found by scouting")
     shared_settings, texts = settings_texts([cell.settings for cell in cells])
+    pairs = list(zip(cells, texts, strict=True))
     table = aligned(
         [
             ["cell", *(cell.cell_id for cell in cells)],
             ["backend", *(cell.settings.backend for cell in cells)],
             ["estimate", *(f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s" for cell in cells)],
-            ["work", *(text + _cap(estimated, cell) for cell, text in zip(cells, texts, strict=True))],
+            ["work", *(text + notes.get(cell.cell_id, "") + _cap(estimated, cell) for cell, text in pairs)],
         ]
     )
     values_text = " ".join(assignment(key, value) for key, value in shared_settings.items())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.host.inherited_environment import variables_problem, variables_text
 from keras_matrix.records.settings import ALL_STEPS
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, installed_for, run_request
@@ -41,6 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the program's calls, and measure nothing")
     before_help = "cut: end calls before the measured one after some steps; default: run them as written"
     parser.add_argument("--before", choices=tuple(map(str, BEFORE)), default=BEFORE[0], help=before_help)
+    env_help = "a variable of the environment of its processes, as in DATA_DIR=/data; may be repeated"
+    add_several("--env", type=variable, metavar="NAME=VALUE", help=env_help)
     steps_help = "steps after which an epoch of fit is cut, or all; default: as many as the time limit allows"
     parser.add_argument("--most-steps", type=steps_or_all, metavar="N", help=steps_help)
     parser.add_argument(
@@ -60,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     backends = args.backend or installed_for(dict(args.python)) or BACKENDS
     values = {"args": args.words, "call": args.call, "before": args.before, "most_steps": args.most_steps}
     program = {key: value for key, value in values.items() if value not in ([], None, BEFORE[0])}
-    overrides = Overrides(assignments=dict(map(parse_assignment, args.assignments)))
+    variables = {"env": variables_text(dict(args.env))} if args.env else {}
+    overrides = Overrides(assignments=dict(map(parse_assignment, args.assignments)) | variables)
     request = run_request(args, one_program(args.program, program, backends, overrides, args.repeats))
     display = TerminalDisplay(args.json)
     if args.list:
@@ -77,6 +81,14 @@ def _list(request: RunRequest, display: TerminalDisplay) -> int:
     elif program is not None:
         print("\n".join(lines(program)))
     return int(program is None)
+
+
+def variable(text: str) -> tuple[str, str]:
+    """Read a variable of the environment. Raises `UsageError`, without its value."""
+    name, equals, value = text.partition("=")
+    if not equals or (problem := variables_problem({name: value})):
+        raise UsageError(f"--env: must be NAME=VALUE, got {problem if equals else f'{name!r:.60}'}")
+    return name, value
 
 
 def steps_or_all(text: str) -> int | str:

@@ -53,6 +53,7 @@ def mounts(job: Job) -> tuple[Mount, ...]:
     ]
     if job.dataset_dir is not None and Path(job.dataset_dir).is_dir():
         job_mounts.append(Mount(job.dataset_dir, f"{ROOT}/datasets"))
+    job_mounts += [Mount(folder, f"{ROOT}/downloads/{place}") for place, folder in job.downloads.items()]
     if ":" in job.settings.workload:  # one of the user's own, by its module
         numbered_roots = enumerate(dict.fromkeys(job.import_roots))
         job_mounts += [Mount(folder, f"{IMPORTS}/{number}") for number, folder in numbered_roots]
@@ -95,6 +96,7 @@ def job_inside(job: Job, job_mounts: tuple[Mount, ...]) -> Job:
         folder=_inside(job.folder, job_mounts) or job.folder,
         import_roots=list(root_by_path),
         host_roots=list(root_by_path.values()),
+        downloads={place: inside for place, path in job.downloads.items() if (inside := _inside(path, job_mounts))},
         **folders,
     )
 

@@ -36,6 +36,7 @@ from keras_matrix.runner.executors.ray import machines
 from keras_matrix.runner.executors.ray.machines import NodeFacts
 from keras_matrix.runner.executors.supervise.watch import Never, Watch
 from keras_matrix.runner.machine import machine, tree_memory
+from keras_matrix.runner.machine.mounts import downloads
 from keras_matrix.runner.machine.surroundings import processors
 
 SHARED = ("compile_cache_dir", "autotune_dir", "cuda_cache_dir")
@@ -299,6 +300,7 @@ class Agent:
             ],
             host_roots=[root for root in job.import_roots if root in digest_by_root],
             dataset_dir=job.dataset_dir or str(_home() / "datasets"),
+            downloads=downloads(os.environ, Path.home()) if job.settings.script else {},
             outputs_dir=self._made(CELLS, f"{job.nonce}-outputs") if job.outputs_dir is not None else None,
             **shared_folders,
         )

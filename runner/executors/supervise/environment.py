@@ -1,4 +1,4 @@
-"""The environment of a cell: an allowlist of the caller's variables, and those for the cell's settings.
+"""The environment of a cell: an allowlist of the caller's variables, its matrix's own, and those for its settings.
 
 Of a GPU cell it also says how a backend's autotuners choose their kernels.
 Kernels are tuned by timing them, so that processes may choose differently: a user has this scatter between processes
@@ -11,14 +11,19 @@ torch/_inductor/config.py. Derived from these sources, not tested on a GPU.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.host import device_lists, inherited_environment
-from keras_matrix.records.host.inherited_environment import MARK, THREAD_VARIABLES, has_user
+from keras_matrix.records.host.inherited_environment import (
+    CREDENTIAL,
+    MARK,
+    THREAD_VARIABLES,
+    has_user,
+    variables_of,
+)
 from keras_matrix.records.host.platform import PLATFORM, Facility
 from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.settings import Settings
@@ -42,13 +47,6 @@ KEEP_FREED = {
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-# Variables that contain or lead to credentials: of clouds, registries, package indexes, keys and agents. A value that
-# is an address with a user, as of a proxy or a git remote, may contain a password.
-CREDENTIAL = re.compile(
-    r"(AWS|AZURE|ARM|GCP|GOOGLE|GCLOUD|CLOUDSDK|ACTIONS)_.*|SSH_AUTH_SOCK|KUBECONFIG|NETRC|DOCKER_CONFIG|.*_PWD|"
-    r".*(TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(API|ACCESS|ACCOUNT|PRIVATE|SIGNING|ENCRYPTION)_?KEY).*",
-    re.IGNORECASE,
-)
 INDUCTOR_CACHE = "inductor"
 
 
@@ -62,6 +60,7 @@ def cell_environment(
     gpus = gpus or gpus_of(settings, caller_environment)
     caller_environment = os.environ if caller_environment is None else caller_environment
     environment = {name: caller_environment[name] for name in ALLOWED if name in caller_environment}
+    environment |= variables_of(settings.env)
     environment |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": LOG_LEVELS[settings.device], MARK: mark}
     environment |= device_environment(settings.device, gpus)
     # Only if the cell's settings request it: the network of its workers is part of the cell's identity.
@@ -124,7 +123,14 @@ def allowed_cpus(settings: Settings) -> list[int] | None:
 
 
 def autotuning(job: Job) -> dict[str, str]:
-    """Return the variables for the cell's setting `autotune`."""
+    """Return the variables for the cell's setting `autotune`; flags of XLA follow those of its matrix."""
+    variables, flags = _autotuning(job), variables_of(job.settings.env).get("XLA_FLAGS")
+    return variables | (
+        {"XLA_FLAGS": f"{flags} {variables['XLA_FLAGS']}"} if flags and "XLA_FLAGS" in variables else {}
+    )
+
+
+def _autotuning(job: Job) -> dict[str, str]:
     backend = TABLE[job.settings.backend]
     if job.settings.autotune == "off":
         return dict(backend.autotune_off)

@@ -148,7 +148,7 @@ class ProcessWatch:
     _use: Sampling
 
     def __init__(self, parent: Parent, job: Job, timeout_s: float) -> None:
-        self._parent, self._job, self._left_s = parent, job, timeout_s
+        self._parent, self._job, self._limit_s, self._left_s = parent, job, timeout_s, timeout_s
         self.pace = Pace()
         self._deadline_exceeded = False
         self._ended: dict[str, Any] | None = None
@@ -182,6 +182,7 @@ class ProcessWatch:
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             deadline_exceeded=self._deadline_exceeded,
+            limit_s=self._limit_s,
             oom_kills=ending.get("oom_kills", self._meter.oom_kills),
             wall_time_s=self._meter.wall_s,
             parent_cpu_time_s=self._meter.own_cpu_s,

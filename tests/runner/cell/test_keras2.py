@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import os
+import re
 import site
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -34,6 +39,17 @@ model.evaluate(x, y, batch_size=50, verbose=0)
 model.predict(x, verbose=0)
 """
 FIT = "fit train.py:12"
+INSTALLED = metadata.version("keras")
+MADE_BEFORE = os.environ.get("KERAS_2_ENVIRONMENT")  # of ci/keras2: so that TensorFlow is installed once
+# Names to which the cell of a program on Keras 2 does not come: of RematScope, of a GPU, and of generation.
+ONLY_ON_KERAS_3 = [
+    "checks.remat: keras.RematScope",
+    "checks.remat: keras.version",
+    "checks.tf32: keras.ops.conv",
+    "checks.tf32: keras.ops.convert_to_tensor",
+    "checks.tf32: keras.ops.matmul",
+    "options: keras.ops.zeros",
+]
 MATRIX = """\
 version: 1
 defaults: {repeats: 1, epochs: 3}
@@ -116,6 +132,36 @@ def test_keras_2_is_keras_only_while_the_modules_are_imported(
     assert (within is names, sys.modules.get("keras") is before) == (True, True)
 
 
+def is_there(names: object, chain: str) -> bool:
+    """Return whether a chain of attributes such as `config.floatx` exists."""
+    for name in chain.split("."):
+        if not hasattr(names, name):
+            return False
+        names = getattr(names, name)
+    return True
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not INSTALLED.startswith("2."), reason="needs Keras 2 as keras: ci/keras2")
+def test_every_name_of_keras_that_the_cell_uses_is_there_on_keras_2() -> None:
+    """A name that a module of a program's cell begins to use must be added to those of Keras 2."""
+    keras2.import_modules("keras")
+    names = keras2.names_of_keras_3(*map(importlib.import_module, ("keras", "tensorflow")))
+    prefix = "keras_matrix.runner.cell."
+    files = {name.removeprefix(prefix): str(module.__file__) for name, module in sys.modules.items() if prefix in name}
+    used = {
+        (module, match[1])
+        for module, file in files.items()
+        for node in ast.walk(ast.parse(Path(file).read_text()))
+        if isinstance(node, ast.Attribute) and (match := re.fullmatch(r"keras\.([\w.]+)", ast.unparse(node)))
+    }
+    assert len(used) >= 20
+    assert {"script", "calls", "called_fit", "options"} <= {module for module, _ in used}
+    missing = sorted(f"{module}: keras.{chain}" for module, chain in used if not is_there(names, chain))
+    assert missing == ONLY_ON_KERAS_3
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project with a program that runs on Keras 2 where it is installed."""
@@ -172,9 +218,7 @@ def check(records: list[Record]) -> None:
 def test_a_program_on_tf_keras_is_measured_and_compared_with_keras_3(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from importlib.metadata import version
-
-    minor = ".".join(version("tensorflow-cpu").split(".")[:2])
+    minor = ".".join(metadata.version("tensorflow-cpu").split(".")[:2])
     folder = environment(tmp_path / "env", f"tf_keras~={minor}.0", shared=True)
     (project / "matrix.yaml").write_text(MATRIX)
     measuring = ["--matrix", str(project / "matrix.yaml"), "--results", str(tmp_path / "results")]
@@ -196,7 +240,8 @@ def test_a_program_on_tf_keras_is_measured_and_compared_with_keras_3(
 @pytest.mark.nightly(why="downloads TensorFlow 2.15, 0.5 GB with what it needs")
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="TensorFlow 2.15 has no build for this Python")
 def test_a_program_on_tensorflows_own_keras_2_is_measured(project: Path, tmp_path: Path) -> None:
-    folder = environment(tmp_path / "env", "tensorflow-cpu==2.15.1", shared=False)
+    made_before = Path(MADE_BEFORE).absolute() if MADE_BEFORE else None
+    folder = made_before or environment(tmp_path / "env", "tensorflow-cpu==2.15.1", shared=False)
     (project / "matrix.yaml").write_text(MATRIX)
     measuring = ["--matrix", str(project / "matrix.yaml"), "--results", str(tmp_path / "results")]
     assert main([*measuring, "--python", f"tensorflow={folder}"]) == 0

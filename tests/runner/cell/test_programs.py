@@ -34,6 +34,9 @@ cells:
   - workload: {{script: breaks.py}}
   - workload: {{script: once.py}}
   - workload: {{script: downloaded.py}}
+  - workload: {{script: cached.py}}
+    env: {{DATA_DIR: {data}}}
+    precision: mixed_bfloat16
   - workload: {{script: caught.py}}
   - workload: {{script: nothing.py}}
   - workload: {{script: misplaced.py}}
@@ -51,23 +54,32 @@ EXPECTED = {
     ("breaks.py", "steps:1"): ("steps breaks.py:13", 6),
     ("once.py", "steps:1"): ("steps once.py:12", 3),
     ("downloaded.py", "fit:1"): ("fit downloaded.py:10", 2),
+    ("cached.py", "fit:1"): ("fit cached.py:16", 2),
 }
 
 
 @pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backend: str) -> None:
+def test_programs_are_measured_by_the_call_that_is_chosen(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = tmp_path / "project"
     shutil.copytree(SCRIPTS, project)
     (project / "large.log").write_bytes(b"x" * (2 << 20))  # the copy has a link to it
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
     matrix = project / "matrix.yaml"
-    matrix.write_text(MATRIX.format(backend=backend))
     data_sets = tmp_path / "data"
+    matrix.write_text(MATRIX.format(backend=backend, data=data_sets))
     data_sets.mkdir()
     np.save(data_sets / "numbers.npy", np.random.rand(64, 4))
+    snapshot = tmp_path / "hub" / "datasets--targets" / "snapshots" / "1"
+    snapshot.mkdir(parents=True)
+    np.save(snapshot / "targets.npy", np.random.rand(64, 1))
+    (tmp_path / "hub" / "datasets--targets" / "refs").mkdir()
+    (tmp_path / "hub" / "datasets--targets" / "refs" / "main").write_text("1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     places = ["--results", str(tmp_path / "results"), "--datasets", str(data_sets)]
-    assert main(["--matrix", str(matrix), *places]) == 1
+    assert main(["--matrix", str(matrix), "--allow-env", "DATA_DIR", *places]) == 1
     records = counted_records(tmp_path)
     failed = [record for record in records if record.status not in MEASURED]
     reasons = {record.settings.script: record.reason or "" for record in failed}
@@ -109,6 +121,10 @@ def test_programs_are_measured_by_the_call_that_is_chosen(tmp_path: Path, backen
     assert any(warning.startswith("stop_deferred: a callback asked to stop after") for warning in functional.warnings)
     assert predict.settings.phase == "predict"
     assert predict.times.samples_per_s
+    cleared = measured["cached.py", "fit:1"]
+    assert cleared.resolved
+    assert cleared.resolved.layer_policies == ["mixed_bfloat16"]
+    assert not [warning for warning in cleared.warnings if warning.startswith("own_options")], cleared.warnings
     evaluate = measured["twice.py", "evaluate:1"]
     assert evaluate.resolved
     assert (evaluate.resolved.samples, evaluate.resolved.batch_size) == (256, None)

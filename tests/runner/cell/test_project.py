@@ -23,6 +23,7 @@ from keras_matrix.runner.cell.project import (
     working_folder,
 )
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.machine.mounts import downloads
 from keras_matrix.runner.measure.request import project_of
 from tests.conftest import make_settings
 
@@ -212,11 +213,12 @@ def keras_home_of_user(tmp_path: Path) -> Path:
     return folder
 
 
-def placed_with(project: Path, dataset_dir: Path) -> Job:
+def placed_with(project: Path, dataset_dir: Path, downloads: dict[str, str] | None = None) -> Job:
     scratch = project.parent / "scratch"
     scratch.mkdir()
     settings = make_settings(workload="script:train.py")
-    return placed(Job("n", "c", 0, 0, settings, 1, str(scratch), [str(project)], str(dataset_dir), None))
+    job = Job("n", "c", 0, 0, settings, 1, str(scratch), [str(project)], str(dataset_dir), None)
+    return placed(replace(job, downloads=downloads or {}))
 
 
 def test_earlier_downloads_of_keras_are_in_its_home_and_stay_as_they_are(
@@ -252,3 +254,40 @@ def test_a_folder_of_data_sets_has_its_own_models(project: Path, keras_home_of_u
 def test_without_earlier_downloads_keras_has_an_empty_home(project: Path) -> None:
     job = placed_with(project, project.parent / "missing" / "datasets")
     assert contents(keras_home(job)) == {}
+
+
+def test_earlier_downloads_of_other_libraries_are_in_the_home_and_new_ones_stay_in_the_cell(project: Path) -> None:
+    """Mutation: the folder of a library is a link itself, so that a library that writes without Python adds to it."""
+    user = project.parent / "user"
+    hub, kaggle = user / ".cache" / "huggingface" / "hub", user / "elsewhere" / "models"
+    (hub / "models--bert" / "blobs").mkdir(parents=True)
+    (hub / ".locks").mkdir()
+    (hub / "models--bert" / "blobs" / "1").write_bytes(b"weights")
+    (kaggle / "keras").mkdir(parents=True)
+    (hub.parent / "token").write_text("secret")
+    before = contents(user)
+    found = downloads({"KAGGLEHUB_CACHE": str(user / "elsewhere")}, user)
+    assert found == {".cache/huggingface/hub": str(hub), ".cache/kagglehub/models": str(kaggle)}
+    job = placed_with(project, project.parent / "missing", found)
+    home = Path(job.folder) / "home"
+    assert [path.name for path in (home / ".cache" / "huggingface").iterdir()] == ["hub"]
+    assert [path.name for path in (home / ".cache" / "huggingface" / "hub").iterdir()] == ["models--bert"]
+    assert (home / ".cache" / "kagglehub" / "models" / "keras").is_dir()
+    blob = home / ".cache" / "huggingface" / "hub" / "models--bert" / "blobs" / "1"
+    assert blob.read_bytes() == b"weights"
+    Originals(Path(job.import_roots[0]), home).changes("open", (str(blob), "wb", os.O_WRONLY | os.O_TRUNC))
+    blob.write_bytes(b"others")
+    (home / ".cache" / "kagglehub" / "models" / "mine").mkdir()
+    assert contents(user) == before
+    assert not (kaggle / "mine").exists()
+
+
+def test_variables_of_libraries_name_their_folders_in_their_order(tmp_path: Path) -> None:
+    for name in ("hf/hub", "xdg/huggingface/datasets", "xdg/torch/hub", "tensorflow_datasets"):
+        (tmp_path / name).mkdir(parents=True)
+    caller = {"HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    assert downloads(caller, tmp_path) == {
+        "tensorflow_datasets": str(tmp_path / "tensorflow_datasets"),
+        ".cache/huggingface/hub": str(tmp_path / "hf" / "hub"),
+        ".cache/torch/hub": str(tmp_path / "xdg" / "torch" / "hub"),
+    }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.records.identity import cell_id
 from keras_matrix.records.settings import OF_CALLS, OF_PROGRAMS
 from keras_matrix.runner.errors import MatrixError, UsageError
 from keras_matrix.runner.matrix.grammar import SETTINGS
@@ -64,3 +65,26 @@ def test_setting_on_the_command_line_that_a_program_does_not_take_is_refused() -
 def test_function_of_a_module_named_script_is_no_program() -> None:
     (cell,) = cells("workload: script:build")
     assert (cell.settings.script, cell.settings.steps_per_epoch) == ("", "auto")
+
+
+def test_variables_are_one_value_or_an_axis_and_part_of_the_identity() -> None:
+    entry = "workload: {script: train.py}"
+    plain, one = cells(entry) + cells(f"{{{entry}, env: {{XLA_FLAGS: --a --b, OMP_DYNAMIC: 1}}}}")
+    assert one.settings.env == "OMP_DYNAMIC=1 'XLA_FLAGS=--a --b'"
+    assert one.cell_id == cell_id(one.settings)
+    none, two = cells(f"{{{entry}, env: [{{}}, {{OMP_DYNAMIC: 1, XLA_FLAGS: --a --b}}]}}")
+    assert (none.cell_id, two.cell_id) == (plain.cell_id, one.cell_id), "in any order, and without any as before"
+    (built,) = cells("{workload: mnist_mlp, env: {JAX_ENABLE_X64: 0}}")
+    assert built.settings.env == "JAX_ENABLE_X64=0"
+
+
+def test_variables_of_ones_own_are_allowed_by_the_command() -> None:
+    """Mutation: a flag that allows one variable allows all."""
+    text = f"{HEAD}{{workload: {{script: train.py}}, env: {{DATA_DIR: /data, WANDB_MODE: offline, FOLDS: 3}}}}\n"
+    matrix = parse(Path("matrix.yaml"), text.encode())
+    with pytest.raises(UsageError, match=r"cells\[0\]: env: .*, got FOLDS; add --allow-env FOLDS$"):
+        expand(matrix, Overrides(allowed_variables=("DATA_DIR",)))
+    (allowed,) = expand(matrix, Overrides(allowed_variables=("DATA_DIR", "FOLDS")))
+    assert allowed.settings.env == "DATA_DIR=/data FOLDS=3 WANDB_MODE=offline"
+    (written,) = expand(matrix, Overrides(assignments={"env": "FOLDS=4"}))
+    assert written.settings.env == "FOLDS=4"

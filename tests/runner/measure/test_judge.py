@@ -118,6 +118,25 @@ def test_figures_published_before_a_profile_or_trace_count_regardless_of_the_end
     assert judge(job, ended, raised("builtins.ValueError"), None).status is Status.TIMEOUT
 
 
+@pytest.mark.parametrize(
+    ("params", "begun", "reason"),
+    [
+        ({}, 0, "before the first measured epoch; the process was ended; set a larger timeout_s, or end its epochs"),
+        ({"call": "fit:2"}, 2, "in measured epoch 2 of 3; the process was ended; set a larger timeout_s, or end its"),
+        ({"call": "step:1"}, 1, "in measured epoch 1 of 3; the process was ended; set a larger timeout_s, or fewer"),
+        ({"call": "predict"}, 3, "in measured epoch 3 of 3; the process was ended; set a larger timeout_s"),
+    ],
+)
+def test_time_limit_of_a_program_says_where_it_passed_and_what_to_do(
+    params: dict[str, Any], begun: int, reason: str
+) -> None:
+    job = replace(JOB, settings=make_settings(workload="script:train.py", params=params))
+    ended = replace(watched(*[1.0] * begun), exit_code=None, signal=9, deadline_exceeded=True, limit_s=60.0)
+    text = judge(job, ended, None, "no_result").reason or ""
+    assert text.startswith(f"the time limit of 60 s passed (timeout_s) {reason}")
+    assert ("--most-steps" in text) is (params.get("call") in (None, "fit:2"))
+
+
 @pytest.mark.fault("F3", mutation="judge() takes a clean end without a result as measured")
 def test_clean_end_without_a_result_is_an_error() -> None:
     verdict = judge(JOB, ENDED_WELL, None, "no_result: the process did not write one")

@@ -95,8 +95,9 @@ def test_choice_of_a_call_that_the_program_does_not_make_is_refused_with_its_cal
     [
         (300.0, {}, None),  # an epoch takes 3 s, and has 300 / 4 / 2 / 2 of them
         (40.0, {}, 100),  # 2.5 s, of which 1 s is the epoch's end: 150 steps
-        (4.0, {}, 10),  # never fewer
-        (4.0, {"epoch_steps": 10}, None),
+        (4.0, {}, 2),  # never fewer
+        (4.0, {"epoch_steps": 2}, None),
+        (300.0, {"step_time_s": 3.0}, 5),  # 17.75 s
         (40.0, {"epoch_steps": None, "steps": 50, "is_exact": False}, 100),
         (4.0, {"step_time_s": None}, None),
         (4.0, {"kind": "evaluate"}, None),
@@ -256,6 +257,72 @@ def test_commands_that_look_into_a_model_refuse_a_program(
     assert main(command.split(), Seams(executor=executor)) == 2
     assert "CELL: script:train.py is a program, which " in capsys.readouterr().err.replace("whose", "which")
     assert (executor.jobs, executor.scouted) == ([], [])
+
+
+THREE_BACKENDS = MATRIX.replace("[jax]", "[jax, torch, tensorflow]")
+
+
+def test_epochs_are_cut_for_the_slowest_backend_if_they_could_be_too_long_there(project: Path) -> None:
+    """Mutation: the cut follows the backend that scouted first."""
+    (project / "matrix.yaml").write_text(THREE_BACKENDS)
+    short, slower = replace(TRAINING, step_time_s=0.02), replace(TRAINING, step_time_s=0.2)
+    executor = Scouting(seen=[[PRETRAINING, short], [PRETRAINING, slower], []])
+    main(["--matrix", "matrix.yaml"], Seams(executor=executor))
+    assert [job.settings.backend for job in executor.scouted] == ["jax", "torch", "tensorflow"]
+    assert steps_within(cell(), short) is None
+    assert {job.settings.params.get("most_steps") for job in executor.jobs} == {50}, "10 s of an epoch's 18.75 s"
+    again = Scouting()
+    main(["--matrix", "matrix.yaml", "--new"], Seams(executor=again))
+    assert (again.scouted, {job.cell_id for job in again.jobs}) == ([], {job.cell_id for job in executor.jobs})
+
+
+@pytest.mark.parametrize(
+    ("calls", "entry"),
+    [
+        ([replace(TRAINING, step_time_s=0.004, end_time_s=None)], "repeats: 2"),  # 0.8 s, 20 times 0.8 s is 16 s
+        ([LONG], "repeats: 2, params: {most_steps: 20}"),
+        ([EVALUATION], "repeats: 2, params: {call: evaluate}"),
+    ],
+)
+def test_other_backends_are_not_scouted_if_no_epoch_can_be_too_long(
+    project: Path, calls: list[ScoutedCall], entry: str
+) -> None:
+    entry = f"{{workload: {{script: train.py}}, {entry}}}"
+    (project / "matrix.yaml").write_text(f"version: 1\nbackends: [jax, torch]\ncells: [{entry}]\n")
+    executor = Scouting(seen=[calls])
+    main(["--matrix", "matrix.yaml"], Seams(executor=executor))
+    assert [job.settings.backend for job in executor.scouted] == ["jax"]
+
+
+def test_backend_on_which_no_second_step_ended_has_the_shortest_epochs() -> None:
+    running = replace(TRAINING, step_time_s=None, is_running=True)
+    seen = replace(program(CALLS), elsewhere={"torch": Scouted("", [PRETRAINING, running])})
+    assert with_call(cell(), {"": seen}).settings.params == {"call": "fit:2", "most_steps": 2}
+    assert lines(seen)[-1] == "  on torch: no step was timed"
+    slow = replace(seen, elsewhere={"torch": Scouted("", [PRETRAINING, replace(TRAINING, step_time_s=2.5)])})
+    assert lines(slow)[-1] == "  on torch: fit:2 2,500 ms a step"
+
+
+def test_plan_has_the_cells_of_a_run_once_its_programs_have_been_scouted(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: `plan` reads the scouting of a program that has changed since."""
+    (project / "matrix.yaml").write_text(THREE_BACKENDS)
+    assert main(["plan"]) == 0
+    before = capsys.readouterr().out
+    assert before.count("script:train.py  call: found by scouting") == 3
+    executor = Scouting()
+    main(["--matrix", "matrix.yaml"], Seams(executor=executor))
+    capsys.readouterr()
+    assert main(["plan"]) == 0
+    after = capsys.readouterr().out
+    assert {job.cell_id for job in executor.jobs} == set(re.findall(r"^[0-9a-f]{16}", after, re.MULTILINE))
+    assert (after.count("call=fit:2"), "found by scouting" in after) == (3, False)
+    (project / "train.py").write_text("model.fit(x, y, epochs=2)\n")
+    assert main(["plan"]) == 0
+    assert capsys.readouterr().out.count("call: found by scouting") == 3
+    (project / "train.py").write_text("model.fit(x, y)\n")
+    assert main(["plan", "--set", "params.call=predict", "--matrix", "matrix.yaml"]) == 2
 
 
 # Commands whose cells are in no matrix, or have had these values before.

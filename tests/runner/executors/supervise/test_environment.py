@@ -130,3 +130,15 @@ def test_retained_freed_memory_causes_no_page_faults() -> None:
         for freed in ("returned", "kept")
     }
     assert faults["returned"] > 4 * faults["kept"]
+
+
+def test_variables_of_the_matrix_reach_a_cell_and_its_flags_of_xla_go_before_those_of_autotuning() -> None:
+    """Mutation: the flags of autotuning replace those of the matrix."""
+    settings = make_settings(env="DATA_DIR=/data 'XLA_FLAGS=--a --b'", device="gpu", autotune="off", backend="jax")
+    found = cell_environment(settings, "m", {"DATA_DIR": "/of/the/caller"})
+    assert (found["DATA_DIR"], found["XLA_FLAGS"]) == ("/data", "--a --b")
+    job = Job("n", "c", 0, 0, settings, 2, "/nowhere", [], None, None)
+    assert environment.autotuning(job) == {"XLA_FLAGS": "--a --b --xla_gpu_autotune_level=0"}
+    assert environment.autotuning(replace(job, settings=replace(settings, env="A=1"))) == {
+        "XLA_FLAGS": "--xla_gpu_autotune_level=0"
+    }

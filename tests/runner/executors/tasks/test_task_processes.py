@@ -113,7 +113,7 @@ def values(record: Record) -> dict[str, float | None]:
         ("not_executable", Status.ERROR, "command: ./plain.txt is not executable"),
         ("exits", Status.ERROR, "exit code 3: oops"),
         ("daemon", Status.ERROR, "metric s: no_match: no line of the output matches; processes outlived the command"),
-        ("stubborn", Status.TIMEOUT, "the time limit passed (timeout_s); the process was ended"),
+        ("stubborn", Status.TIMEOUT, "the time limit of 1 s passed (timeout_s); the process was ended"),
         ("segfault", Status.CRASH, "ended by signal 11"),
         ("gpus", Status.DEVICE_MISMATCH, "gpus: must be at most "),
         ("nan", Status.DIVERGED, "metric loss: not_finite: 1 of 1 values are nan or infinite"),
