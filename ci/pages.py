@@ -38,7 +38,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
 COPIED: Mapping[str, str] = {"contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
 """Pages of the site that are files in the root of the repository, where GitHub looks for them."""
 
-MOVED: Mapping[str, str] = {}
+MOVED: Mapping[str, str] = {
+    "platforms.md": "commands.md#platforms",
+}
 """Where the pages are now that docs/ had: the path of a page in docs/, with a heading if it is a part of that page."""
 
 PUBLISHED = "../../deployments/github-pages"
