@@ -41,6 +41,7 @@ COPIED: Mapping[str, str] = {"contributing.md": "CONTRIBUTING.md", "security.md"
 MOVED: Mapping[str, str] = {
     "platforms.md": "commands.md#platforms",
     "image-models.md": "workloads.md#image-models-of-kerashub",
+    "howto/reproduce.md": "trust.md#measure-a-stored-cell-again",
 }
 """Where the pages are now that docs/ had: the path of a page in docs/, with a heading if it is a part of that page."""
 
