@@ -117,7 +117,7 @@ def test_block_is_replaced_from_its_documented_limits_on() -> None:
     ],
 )
 def test_parity_outputs_deviate_from_their_documented_limits_on(title: str, figure: str) -> None:
-    _, float64, float32 = row((DOCS / "parity.md").read_text(encoding="utf-8"), title)
+    _, float64, float32 = row((DOCS / "work.md").read_text(encoding="utf-8"), title)
     assert (number(float64), number(float32)) == (
         parity.LIMITS["float64"][figure],
         parity.LIMITS["float32"][figure],
@@ -244,11 +244,11 @@ STATED = [
     ("lab/roofline.md", f"is recorded, and above {percent(roofline.QUIET_SHARE)} it is a note"),
     ("instruments.md", f"A course has at most {MOST_POINTS} points"),
     ("lab/instruments.md", f"as that took less than {percent(PSS_SHARE)} of the process's time"),
-    ("parity.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
-    ("parity.md", f"float32 losses: at most {parity.OWN_FACTOR:g} times what one of the two backends deviates"),
-    ("parity.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),
-    ("parity.md", f"it is at most {parity.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
-    ("parity.md", f"FLOPs by more than {percent(same_work.FLOPS_TOLERANCE)}, the comparison is"),
+    ("work.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
+    ("work.md", f"a float32 loss, and at most {parity.OWN_FACTOR:g} times what one of the two backends deviates"),
+    ("work.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),
+    ("work.md", f"it is at most {parity.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
+    ("work.md", f"FLOPs by more than {percent(same_work.FLOPS_TOLERANCE)}, the comparison is"),
     ("lab/fc.md", f"Limits: {short(proofs.PROOF_LIMITS['float64'])} and {short(proofs.PROOF_LIMITS['float32'])}."),
     ("fc-modes.md", f"One learning rate, {short(LEARNING_RATE)}, for all"),
     ("fc-modes.md", f"one batch, N(0, {BATCH_SCALE**2:g}), drawn from the seed"),
