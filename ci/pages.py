@@ -44,6 +44,7 @@ MOVED: Mapping[str, str] = {
     "howto/reproduce.md": "trust.md#measure-a-stored-cell-again",
     "parity.md": "work.md#parity-of-the-backends",
     "howto/noisy-machine.md": "noise.md",
+    "costmodels.md": "optimize.md#cost-models",
 }
 """Where the pages are now that docs/ had: the path of a page in docs/, with a heading if it is a part of that page."""
 
