@@ -45,6 +45,10 @@ MOVED: Mapping[str, str] = {
     "parity.md": "work.md#parity-of-the-backends",
     "howto/noisy-machine.md": "noise.md",
     "costmodels.md": "optimize.md#cost-models",
+    "howto/add-a-workload.md": "design.md#add-a-workload",
+    "howto/add-a-backend.md": "design.md#add-a-backend",
+    "howto/add-a-metric.md": "design.md#add-a-metric",
+    "howto/add-an-executor.md": "design.md#add-an-executor",
 }
 """Where the pages are now that docs/ had: the path of a page in docs/, with a heading if it is a part of that page."""
 
