@@ -50,6 +50,7 @@ MOVED: Mapping[str, str] = {
     "howto/add-a-metric.md": "design.md#add-a-metric",
     "howto/add-an-executor.md": "design.md#add-an-executor",
     "regression-kinds.md": "statistics.md#what-got-worse-by-name",
+    "warehouse-trouble.md": "troubleshooting.md#when-an-upload-goes-wrong",
 }
 """Where the pages are now that docs/ had: the path of a page in docs/, with a heading if it is a part of that page."""
 

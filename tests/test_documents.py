@@ -234,7 +234,7 @@ STATED = [
     ("lab/history.md", f"is clipped to within {NUMBERS[round(change_points.CLIP)]} scatters of their median"),
     ("history.md", f"With fewer than {sessions.LEAST_SESSIONS} sessions it is not known"),
     ("history.md", f"a session has fewer than {NUMBERS[sessions.LEAST_PROCESSES]} processes"),
-    ("warehouse-trouble.md", f"a row above {LONGEST_ROW_BYTES >> 20} MiB"),
+    ("troubleshooting.md", f"a row above {LONGEST_ROW_BYTES >> 20} MiB"),
     ("bigquery.md", f"(minutes; default: {DEADLINE_MIN}) limits everything"),
     ("bigquery.md", f"whose tables vanish after {DAYS[warehouse.DAY_MS]}"),
     ("bigquery.md", f"`<table>{ddl.APPENDED}`, and the tables' names are views"),
