@@ -80,7 +80,10 @@ def copied(name: str, root: Path = ROOT) -> str:
     return LINK.sub(from_docs, (root / name).read_text(encoding="utf-8"))
 
 
-ALL_PAGES = {**PAGES, **{name: partial(copied, source) for name, source in COPIED.items()}}
+ALL_PAGES: Mapping[str, Callable[[], str]] = {
+    **PAGES,
+    **{name: partial(copied, source) for name, source in COPIED.items()},
+}
 
 
 def write(folder: Path = FOLDER, docs: Path = DOCS, pages: Mapping[str, Callable[[], str]] = ALL_PAGES) -> None:
