@@ -2,7 +2,8 @@
 
 Words are those of `wc -w`, so that tables and code count. A page's kind, on which its budget depends, follows from its
 folder, or else from its group in the navigation (zensical.toml). Shown are all pages of the navigation, at any depth,
-but for the lab notebook and the generated ones. An entry of a group is such a page, or a smaller group with one.
+but for the lab notebook, the generated ones and the copies of files in the root. An entry of a group is such a page, or
+a smaller group with one.
 
 python -m ci.budgets   print the words of every shown page; name what is beyond its budget, and return 1
 """
@@ -183,6 +184,6 @@ def report(root: Path, generated: Container[str]) -> int:
 
 
 if __name__ == "__main__":
-    from ci.pages import PAGES as GENERATED
+    from ci.pages import ALL_PAGES
 
-    sys.exit(report(ROOT, GENERATED))
+    sys.exit(report(ROOT, ALL_PAGES))

@@ -72,8 +72,8 @@ are resolved. Each lock has the newest versions that a Python allows:
 test has run with them. An index may lack their builds: `ci/setup` takes the newest Python for which it has them.
 PyTorch's CPU build is another file in each index, and is locked without a hash (`locks/torch-build-cpu.txt`); its
 builds for other CUDA versions are only in PyTorch's own indexes, and have no lock. `jax-gpu-cuda13` is a lock and an
-extra (`pip install keras-matrix[jax-gpu-cuda13]`), without a service. Proofs of equal work ([parity.md](parity.md))
-ship for the versions of Python 3.11.
+extra (`pip install keras-matrix[jax-gpu-cuda13]`), without a service. Proofs of equal work
+([work.md](work.md#shipped-evidence)) ship for the versions of Python 3.11.
 
 ## Sizes
 

@@ -1,15 +1,19 @@
-"""Makes the pages of the documentation that are generated: they are built, not committed.
+"""Makes the pages of the documentation that are generated or copied, and the old addresses of those that were joined.
 
-Guarantee: a page follows from the code, and is the same under each supported Python and on each machine.
+Guarantee: a page follows from the code, and is the same under each supported Python and on each machine. A page that
+was joined with another is still found at its old address, which leads to the new one, also to the heading asked for.
 
-python -m ci.pages   make build/docs anew, docs/ with the generated pages: ci/docs builds the site from it
+python -m ci.pages             make build/docs anew, docs/ with these pages: ci/docs builds the site from it
+python -m ci.pages build/site  write the old addresses into a built site
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ci import compatibility, reference, reliability
@@ -31,24 +35,91 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 """The generated pages, by their paths in docs/."""
 
+COPIED: Mapping[str, str] = {"contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
+"""Pages of the site that are files in the root of the repository, where GitHub looks for them."""
 
-def write(folder: Path = FOLDER, docs: Path = DOCS, pages: Mapping[str, Callable[[], str]] = PAGES) -> None:
-    """Replace a folder by a copy of docs/ with the generated pages. Raises `SystemExit` where docs/ has one of them."""
+MOVED: Mapping[str, str] = {
+    "platforms.md": "commands.md#platforms",
+    "image-models.md": "workloads.md#image-models-of-kerashub",
+    "howto/reproduce.md": "trust.md#measure-a-stored-cell-again",
+    "parity.md": "work.md#parity-of-the-backends",
+    "howto/noisy-machine.md": "noise.md",
+    "costmodels.md": "optimize.md#cost-models",
+    "howto/add-a-workload.md": "design.md#add-a-workload",
+    "howto/add-a-backend.md": "design.md#add-a-backend",
+    "howto/add-a-metric.md": "design.md#add-a-metric",
+    "howto/add-an-executor.md": "design.md#add-an-executor",
+    "regression-kinds.md": "statistics.md#what-got-worse-by-name",
+    "warehouse-trouble.md": "troubleshooting.md#when-an-upload-goes-wrong",
+}
+"""Where the pages are now that docs/ had: the path of a page in docs/, with a heading if it is a part of that page."""
+
+PUBLISHED = "../../deployments/github-pages"
+LINK = re.compile(r"(?<=\]\()([^)#\s]+)")
+UP = re.compile(rf"(?<=\]\()((?:\.\./)*)\.\./({'|'.join(COPIED.values())})")
+OLD_ADDRESS = """<!doctype html>
+<meta charset="utf-8">
+<title>Moved</title>
+<meta http-equiv="refresh" content="1; url={target}">
+<script>location.replace("{page}" + (location.hash || "{heading}"))</script>
+<p>This page is now <a href="{target}">here</a>.</p>
+"""
+
+
+def copied(name: str, root: Path = ROOT) -> str:
+    """The text of a file in the root, with its links as they are from docs/."""
+
+    def from_docs(match: re.Match[str]) -> str:
+        target = match[1]
+        if ":" in target or target == PUBLISHED:
+            return target if ":" in target else "index.md"
+        if target in COPIED.values():
+            return target.lower()
+        return target.removeprefix("docs/") if target.startswith("docs/") else f"../{target}"
+
+    return LINK.sub(from_docs, (root / name).read_text(encoding="utf-8"))
+
+
+ALL_PAGES: Mapping[str, Callable[[], str]] = {
+    **PAGES,
+    **{name: partial(copied, source) for name, source in COPIED.items()},
+}
+
+
+def write(folder: Path = FOLDER, docs: Path = DOCS, pages: Mapping[str, Callable[[], str]] = ALL_PAGES) -> None:
+    """Replace a folder by a copy of docs/ with the other pages. Raises `SystemExit` where docs/ has one of them."""
     for name in pages:
         if (docs / name).exists():
             raise SystemExit(f"docs/{name}: ci/pages.py generates this page for a build: remove the file")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(docs, folder)
+    for page in folder.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(UP.sub(lambda match: match[1] + match[2].lower(), text), encoding="utf-8")
     for name, text in pages.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text(), encoding="utf-8")
 
 
-def main() -> int:
-    """Make build/docs."""
-    write()
+def write_old_addresses(site: Path, moved: Mapping[str, str] = MOVED) -> None:
+    """Write a page for each one that was joined, which leads to where its text is."""
+    for old, new in moved.items():
+        page, hash_, heading = new.partition("#")
+        up = "../" * old.count("/") + page.replace(".md", ".html")
+        text = OLD_ADDRESS.format(target=up + hash_ + heading, page=up, heading=hash_ + heading)
+        path = site / old.replace(".md", ".html")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make build/docs; or, with the folder of a site, its old addresses."""
+    if arguments:
+        write_old_addresses(Path(arguments[0]))
+    else:
+        write()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

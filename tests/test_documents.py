@@ -117,7 +117,7 @@ def test_block_is_replaced_from_its_documented_limits_on() -> None:
     ],
 )
 def test_parity_outputs_deviate_from_their_documented_limits_on(title: str, figure: str) -> None:
-    _, float64, float32 = row((DOCS / "parity.md").read_text(encoding="utf-8"), title)
+    _, float64, float32 = row((DOCS / "work.md").read_text(encoding="utf-8"), title)
     assert (number(float64), number(float32)) == (
         parity.LIMITS["float64"][figure],
         parity.LIMITS["float32"][figure],
@@ -213,12 +213,12 @@ STATED = [
     ("comparing.md", f"{NUMBERS[sessions.LEAST_SESSIONS]} other sessions of the cell"),
     ("comparing.md", f"{NUMBERS[sessions.LEAST_PROCESSES]} processes on each side"),
     ("comparing.md", f"is a discovery among the run's comparisons at {percent(gate.LEVEL)}"),
-    ("regression-kinds.md", f"the interval lies beyond +{percent(regression_kinds.FIRST_EPOCH_TOLERANCE)}"),
+    ("statistics.md", f"the interval lies beyond +{percent(regression_kinds.FIRST_EPOCH_TOLERANCE)}"),
     (
-        "regression-kinds.md",
+        "statistics.md",
         f"the interval lies beyond {1 + regression_kinds.SCATTER_TOLERANCE:g} times, and new scatters by",
     ),
-    ("regression-kinds.md", f"new scatters by {percent(regression_kinds.LEAST_SCATTER)} or more"),
+    ("statistics.md", f"new scatters by {percent(regression_kinds.LEAST_SCATTER)} or more"),
     ("noise.md", f"counts only while the run moves less than {disturbance.OWN_STORAGE_LIMIT_BYTES_PER_S >> 20} MiB/s"),
     ("noise.md", f"over {disturbance.MIN_CPU_S:g} s of CPU time by about 1 %; blocks with less"),
     ("noise.md", "for {} and for {} such pairs".format(*examination.PLANNED_PAIRS)),
@@ -234,7 +234,7 @@ STATED = [
     ("lab/history.md", f"is clipped to within {NUMBERS[round(change_points.CLIP)]} scatters of their median"),
     ("history.md", f"With fewer than {sessions.LEAST_SESSIONS} sessions it is not known"),
     ("history.md", f"a session has fewer than {NUMBERS[sessions.LEAST_PROCESSES]} processes"),
-    ("warehouse-trouble.md", f"a row above {LONGEST_ROW_BYTES >> 20} MiB"),
+    ("troubleshooting.md", f"a row above {LONGEST_ROW_BYTES >> 20} MiB"),
     ("bigquery.md", f"(minutes; default: {DEADLINE_MIN}) limits everything"),
     ("bigquery.md", f"whose tables vanish after {DAYS[warehouse.DAY_MS]}"),
     ("bigquery.md", f"`<table>{ddl.APPENDED}`, and the tables' names are views"),
@@ -244,11 +244,11 @@ STATED = [
     ("lab/roofline.md", f"is recorded, and above {percent(roofline.QUIET_SHARE)} it is a note"),
     ("instruments.md", f"A course has at most {MOST_POINTS} points"),
     ("lab/instruments.md", f"as that took less than {percent(PSS_SHARE)} of the process's time"),
-    ("parity.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
-    ("parity.md", f"float32 losses: at most {parity.OWN_FACTOR:g} times what one of the two backends deviates"),
-    ("parity.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),
-    ("parity.md", f"it is at most {parity.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
-    ("parity.md", f"FLOPs by more than {percent(same_work.FLOPS_TOLERANCE)}, the comparison is"),
+    ("work.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
+    ("work.md", f"a float32 loss, and at most {parity.OWN_FACTOR:g} times what one of the two backends deviates"),
+    ("work.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),
+    ("work.md", f"it is at most {parity.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
+    ("work.md", f"FLOPs by more than {percent(same_work.FLOPS_TOLERANCE)}, the comparison is"),
     ("lab/fc.md", f"Limits: {short(proofs.PROOF_LIMITS['float64'])} and {short(proofs.PROOF_LIMITS['float32'])}."),
     ("fc-modes.md", f"One learning rate, {short(LEARNING_RATE)}, for all"),
     ("fc-modes.md", f"one batch, N(0, {BATCH_SCALE**2:g}), drawn from the seed"),

@@ -29,7 +29,9 @@ from keras_matrix.analysis.surroundings.disturbance import NEIGHBOUR_LIMIT
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.text import percentage, seconds
 
-ANOTHER_MODEL = "not comparable with Keras's published row: another model (docs/image-models.md)"
+ANOTHER_MODEL = (
+    "not comparable with Keras's published row: another model (docs/workloads.md#not-comparable-with-the-published-row)"
+)
 PUBLISHED_CAVEATS = {"stable_diffusion_3": ANOTHER_MODEL}
 
 

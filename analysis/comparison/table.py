@@ -279,7 +279,7 @@ def incomparable(cells: dict[str, CellSummary], *, apart: bool = False, spread_o
         any(cell_settings.precision == "float64" for cell_settings in settings)
         and len({cell_settings.backend for cell_settings in settings}) > 1
     ):
-        return "in float64 Keras computes parts in float32 on JAX and torch (docs/parity.md)"
+        return "in float64 Keras computes parts in float32 on JAX and torch (docs/work.md#parity-of-the-backends)"
     return differing({name: cell.measured for name, cell in cells.items()}, apart, spread_out)
 
 

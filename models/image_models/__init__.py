@@ -4,7 +4,7 @@
     building.py   builds the Keras models and their samples
 
 Both are plain Keras models, so that fit and predict do the same work on every backend: KerasHub's tasks refuse `fit`.
-Nothing is downloaded, and no tokenizer is used. docs/image-models.md says what a step is.
+Nothing is downloaded, and no tokenizer is used. docs/workloads.md#image-models-of-kerashub says what a step is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The operating system: the only place that asks which one it is and what it offers beyond POSIX, to decide by it.
 
 `PLATFORM` is this machine. A test makes another `Platform` from a name, a folder that replaces `/`, and facilities.
-What a system lacks is never a zero: a reading is None, and `unread` says why. docs/platforms.md has the table below.
+What a system lacks is never a zero: a reading is None, and `unread` says why. docs/commands.md#platforms has the table.
 
 Supervision without `prctl`: a thread watches the parent, and what a cell has left is found by its session only.
 """

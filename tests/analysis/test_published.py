@@ -13,7 +13,9 @@ from keras_matrix.runner.cli.render.findings import table_lines
 from keras_matrix.runner.matrix import catalog
 from tests.conftest import make_record, make_settings
 
-CAVEAT = "not comparable with Keras's published row: another model (docs/image-models.md)"
+CAVEAT = (
+    "not comparable with Keras's published row: another model (docs/workloads.md#not-comparable-with-the-published-row)"
+)
 
 
 @pytest.mark.parametrize(("workload", "caveats"), [("stable_diffusion_3", (CAVEAT,)), ("sam", ())])

@@ -1,4 +1,4 @@
-"""The generated pages are written into a build, with every committed page, and only there."""
+"""Generated and copied pages are written into a build, with every committed page; old addresses lead to new ones."""
 
 from __future__ import annotations
 
@@ -50,3 +50,39 @@ def test_committed_page_that_is_generated_is_refused(pages: ModuleType, tmp_path
     with pytest.raises(SystemExit, match=r"docs/schema.md: ci/pages.py generates this page for a build: remove"):
         pages.write(built, docs, {"schema.md": lambda: "# Tables\n"})
     assert not built.exists()
+
+
+def test_file_of_the_root_is_a_page_whose_links_are_those_from_docs(pages: ModuleType, tmp_path: Path) -> None:
+    text = "[a](docs/x.md#y) [b](#c) [d](ci/docs) [e](SECURITY.md#f) [g](https://h.i/j) "
+    (tmp_path / "CONTRIBUTING.md").write_text(f"{text}[k](../../deployments/github-pages)\n")
+    assert pages.copied("CONTRIBUTING.md", tmp_path) == (
+        "[a](x.md#y) [b](#c) [d](../ci/docs) [e](security.md#f) [g](https://h.i/j) [k](index.md)\n"
+    )
+
+
+def test_link_to_a_file_of_the_root_leads_to_its_page_in_a_build(pages: ModuleType, tmp_path: Path) -> None:
+    docs, built = tmp_path / "docs", tmp_path / "built"
+    (docs / "howto").mkdir(parents=True)
+    (docs / "index.md").write_text("[a](../CONTRIBUTING.md#b) [c](../LICENSE)\n")
+    (docs / "howto" / "add.md").write_text("[a](../../SECURITY.md) [b](../index.md)\n")
+    pages.write(built, docs, {})
+    assert (built / "index.md").read_text() == "[a](contributing.md#b) [c](../LICENSE)\n"
+    assert (built / "howto" / "add.md").read_text() == "[a](../security.md) [b](../index.md)\n"
+
+
+def test_old_address_leads_to_the_page_that_has_the_text(pages: ModuleType, tmp_path: Path) -> None:
+    pages.write_old_addresses(tmp_path, {"old.md": "new.md", "howto/old.md": "new.md#part"})
+    assert 'location.replace("new.html" + (location.hash || ""))' in (tmp_path / "old.html").read_text()
+    text = (tmp_path / "howto" / "old.html").read_text()
+    assert 'content="1; url=../new.html#part"' in text
+    assert 'location.replace("../new.html" + (location.hash || "#part"))' in text
+    assert '<a href="../new.html#part">' in text
+
+
+def test_pages_that_were_joined_have_their_text_in_a_page_that_exists(pages: ModuleType) -> None:
+    anchors = script("links").markdown_anchors
+    for old, new in pages.MOVED.items():
+        page, _, heading = new.partition("#")
+        assert not (pages.DOCS / old).exists(), old
+        assert not heading or heading in anchors((pages.DOCS / page).read_text(encoding="utf-8")), new
+        assert (pages.DOCS / page).is_file(), new

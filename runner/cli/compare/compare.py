@@ -43,7 +43,7 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--plant",
         metavar="FAULT",
-        help="inject a fault into the new side to see it detected, as in slower:0.1: docs/regression-kinds.md",
+        help="inject a fault into the new side to see it detected, as in slower:0.1: docs/trust.md#planting-a-fault",
     )
 
 

@@ -2,7 +2,8 @@
 
 `train` reads every trace of the named results folders, runs, records, and files or folders of profilers, and writes a
 model file. Its errors are those of operations that were held out. A kind that a regression predicts worse than the
-roofline of the device's peaks is predicted with the roofline. `show` prints a model file. docs/costmodels.md"""
+roofline of the device's peaks is predicted with the roofline. `show` prints a model file.
+docs/optimize.md#cost-models"""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class ProcessWatch:
         self._meter, self._epochs = Meter(), Epochs(job)
         self._load_before = PLATFORM.load_average()
         text = PLATFORM.unread(contained=parent.container is not None)
-        self._warnings: tuple[str, ...] = (f"unread: {text}; docs/platforms.md",) if text else ()
+        self._warnings: tuple[str, ...] = (f"unread: {text}; docs/commands.md#platforms",) if text else ()
 
     @property
     def _over(self) -> bool:

@@ -137,7 +137,7 @@ def test_only_the_seam_asks_which_system_this_is() -> None:
 
 
 def test_the_page_on_platforms_has_the_table_of_the_seam() -> None:
-    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     rows = [f"| `{facility}` | {used_for} | {elsewhere} |" for facility, (used_for, elsewhere) in FACILITIES.items()]
     assert set(FACILITIES) == set(Facility)
     assert len(rows) == 7
