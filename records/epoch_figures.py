@@ -16,6 +16,7 @@ from keras_matrix.records.schema import Resolved, Times
 from keras_matrix.records.settings import FIT, GENERATE, Settings
 
 SHORT_EPOCH_SHARE = 8
+CALLS_BEYOND = 10  # of a percentile that is stated: 20 calls for p50, 1,000 for p99
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,21 @@ def quantile(values: Sequence[float], percent: float) -> float:
     lower_index = math.floor(place)
     upper_index = min(lower_index + 1, len(ordered) - 1)
     return ordered[lower_index] + (ordered[upper_index] - ordered[lower_index]) * (place - lower_index)
+
+
+def call_quantile(call_times_s: Sequence[float], percent: float) -> float | None:
+    """Return a percentile of the times of single calls; None unless at least ten calls are beyond it."""
+    return quantile(call_times_s, percent) if len(call_times_s) * (100 - percent) >= 100 * CALLS_BEYOND else None
+
+
+def call_interval(call_times_s: Sequence[float], percent: float) -> list[float]:
+    """Return the 95 % interval of a percentile of independent calls: two of them, by rank; empty for too few calls."""
+    count, share = len(call_times_s), percent / 100
+    if call_quantile(call_times_s, percent) is None:
+        return []
+    ordered, half = sorted(call_times_s), 1.96 * math.sqrt(count * share * (1 - share))
+    low, high = math.floor(count * share - half), math.ceil(count * share + half)
+    return [ordered[max(0, low - 1)], ordered[min(count, high + 1) - 1]]
 
 
 def _fixed_time(measured_s: Sequence[float], short_s: Sequence[float], work: EpochWork) -> float | None:

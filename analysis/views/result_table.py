@@ -30,6 +30,7 @@ from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import Hidden
 from keras_matrix.analysis.stats.suite import Suite, suite
+from keras_matrix.analysis.views.call_ladder import CallLadder, call_ladders
 from keras_matrix.records.schema import Status
 from keras_matrix.records.text import plural, seconds
 
@@ -105,8 +106,8 @@ class WorkView:
     """One work: its cells in the order of its row, whether they did the same work, and what would decide it.
 
     `advice` is empty for a verdict that is not open. `notes` are the parts of epochs that were cut, what several
-    devices gain, what warm caches save and what Keras costs, a line each. `device_checks` say whether several devices
-    do the work of one.
+    devices gain, what warm caches save, what Keras and what a call costs, a line each. `device_checks` say whether
+    several devices do the work of one.
     """
 
     row: Row
@@ -128,11 +129,12 @@ class WorkView:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """The works of a run in their order, and what Keras costs in them; means and sentences are made on demand."""
+    """The works of a run in their order, and what Keras and its calls cost in them; means and sentences on demand."""
 
     works: tuple[WorkView, ...]
     run_context: RunContext
     keras_costs: tuple[KerasCost, ...]
+    call_ladders: tuple[CallLadder, ...] = ()
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -198,6 +200,7 @@ class _Gains:
     warm_caches: Mapping[str, WarmCache]
     keras_costs: Mapping[str, KerasCost]
     parallel: Mapping[str, FcFigure]
+    ladders: Sequence[CallLadder]
 
     def notes(self, row: Row) -> tuple[str, ...]:
         """Return a line for each gain or cost of a row's cells, by kind."""
@@ -207,9 +210,16 @@ class _Gains:
             ("warm compile cache", self.warm_caches),
             ("cost of Keras", self.keras_costs),
         )
-        return tuple(
+        lines = [
             f"{kind}: {gain.text}" for kind, gains in kinds for cell_id, gain in gains.items() if cell_id in cell_ids
-        )
+        ]
+        lines += [
+            f"call: {ladder.sentence(rung)}"
+            for ladder in self.ladders
+            for rung in ladder.rungs
+            if rung.cell_id in cell_ids and rung.call != ladder.reference
+        ]
+        return tuple(lines)
 
 
 def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> ResultTable:
@@ -220,6 +230,7 @@ def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> R
         {cache.cell_id: cache for cache in warm_caches(rows)},
         {cost.cell_id: cost for cost in keras_costs(rows)},
         {figure.cell_id: figure for figure in fc_figures(cells, run_context.shares)},
+        call_ladders(rows),
     )
     advice = {key: undecided_row.text(run_context.command) for key, undecided_row in undecided(rows).items()}
     works = [
@@ -234,7 +245,7 @@ def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> R
         )
         for row in rows
     ]
-    return ResultTable(tuple(works), run_context, tuple(gains.keras_costs.values()))
+    return ResultTable(tuple(works), run_context, tuple(gains.keras_costs.values()), tuple(gains.ladders))
 
 
 def _cut_epochs(row: Row) -> list[str]:

@@ -237,6 +237,11 @@ SETTINGS: dict[str, ValueRule] = {
         default=settings.KERAS,
         meaning="who computes: Keras, its step in a loop, without metrics, with a native optimizer, or native code",
     ),
+    "call": ValueRule(
+        choices=settings.CALLS,
+        default=settings.ON_BATCH,
+        meaning="predict: how the model is called: a method, model(x), or its forward pass compiled by the backend",
+    ),
 }
 
 # One value for an entry; how often and how long a cell may run, and on which machines and GPUs. Not part of its

@@ -147,7 +147,7 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
 
 def _goes_on(job: Job, result: CellResult) -> bool:
     """Return whether the process had published its figures, and went on to save its model, watch layers or trace."""
-    late_reasons = (result.unsaved, result.collectives_not_timed, result.samples_unseen)
+    late_reasons = (result.unsaved, result.collectives_not_timed, result.samples_unseen, result.outputs_unseen)
     return job.goes_on or any(reason is not None for reason in late_reasons)
 
 
@@ -510,9 +510,14 @@ def _total(times: Times) -> Iterator[str]:
 
 def _calls(times: Times, work: EpochWork) -> Iterator[str]:
     """Yield why quantiles of the times of calls are impossible: half of the calls take p50 or longer, some p99."""
-    p50_s, p99_s = times.call_time_p50_s, times.call_time_p99_s
-    if p50_s is None or p99_s is None:
+    p50_s = times.call_time_p50_s
+    if p50_s is None:
         return
+    intervals = (times.call_time_p50_interval_s, p50_s), (times.call_time_p99_interval_s, times.call_time_p99_s)
+    for ends_s, value_s in intervals:
+        if ends_s and (value_s is None or len(ends_s) != 2 or not ends_s[0] <= value_s <= ends_s[1]):
+            yield f"the interval {ends_s} of a percentile of its calls does not contain it, {value_s}"
+    p99_s = p50_s if times.call_time_p99_s is None else times.call_time_p99_s  # of few calls there is no p99
     mean_s = math.fsum(times.epoch_times_s) / len(times.epoch_times_s) / work.steps
     if not 0 <= p50_s <= p99_s * (1 + TOLERANCE):
         yield f"times.call_time_p50_s is {p50_s:.6g}, but call_time_p99_s {p99_s:.6g}"

@@ -49,6 +49,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "gradient_accumulation_steps": [4],
     "remat": ["full"],
     "implementation": ["native"],
+    "call": ["model"],
 }
 # Parameters whose values can be mistaken for each other or for other parameters.
 ALIKE: Sequence[dict[str, Scalar]] = [

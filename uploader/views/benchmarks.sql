@@ -117,6 +117,7 @@ SELECT
       ),
       IF(c.remat != 'none', CONCAT(', remat=', c.remat), ''),
       IF(c.implementation != 'keras', CONCAT(', implementation=', c.implementation), ''),
+      IF(c.call != 'predict_on_batch', CONCAT(', call=', c.call), ''),
       IFNULL(CONCAT(', source=', c.source), '')
     ),
     3
@@ -185,7 +186,8 @@ SELECT
     c.distribution AS distribution,
     c.gradient_accumulation_steps AS gradient_accumulation_steps,
     c.remat AS remat,
-    c.implementation AS implementation
+    c.implementation AS implementation,
+    c.call AS call
   ) AS settings,
   IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,

@@ -26,6 +26,7 @@ LATER_DEFAULTS = {
     "gradient_accumulation_steps": 1,
     "remat": "none",
     "implementation": "keras",
+    "call": "predict_on_batch",
 }
 """The defaults of settings that are null then."""
 FINDING_IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")
