@@ -30,7 +30,7 @@ from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import Hidden
 from keras_matrix.analysis.stats.suite import Suite, suite
-from keras_matrix.analysis.views.call_ladder import CallLadder, call_ladders
+from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung, call_ladders
 from keras_matrix.records.schema import Status
 from keras_matrix.records.text import plural, seconds
 
@@ -45,8 +45,8 @@ class CellView:
     `value` is the time per step, or the primary metric of a command in the unit of `cell.figure`; `low` and `high` are
     the ends of its 95 % interval between processes. A value that is not `compared` has no ratio: it is not above zero
     in a process. `ratio` is that to the lowest cell of the work. `smallest_difference` is the relative one that the
-    comparison would probably have shown. `statistics` and what noise `hidden` are by metric, `parallel` are the figures
-    of an FC mode.
+    comparison would probably have shown. `call` is its place among the calls of the same work. `statistics` and what
+    noise `hidden` are by metric, `parallel` are the figures of an FC mode.
     """
 
     name: str
@@ -65,6 +65,7 @@ class CellView:
     scaling: DeviceScaling | None
     warm_cache: WarmCache | None
     keras_cost: KerasCost | None
+    call: tuple[CallLadder, CallRung] | None
     parallel: FcFigure | None
     statistics: Mapping[str, float]
     hidden: Mapping[str, Hidden]
@@ -200,7 +201,7 @@ class _Gains:
     warm_caches: Mapping[str, WarmCache]
     keras_costs: Mapping[str, KerasCost]
     parallel: Mapping[str, FcFigure]
-    ladders: Sequence[CallLadder]
+    calls: Mapping[str, tuple[CallLadder, CallRung]]
 
     def notes(self, row: Row) -> tuple[str, ...]:
         """Return a line for each gain or cost of a row's cells, by kind."""
@@ -215,9 +216,8 @@ class _Gains:
         ]
         lines += [
             f"call: {ladder.sentence(rung)}"
-            for ladder in self.ladders
-            for rung in ladder.rungs
-            if rung.cell_id in cell_ids and rung.call != ladder.reference
+            for cell_id, (ladder, rung) in self.calls.items()
+            if cell_id in cell_ids and rung.call != ladder.reference
         ]
         return tuple(lines)
 
@@ -225,12 +225,13 @@ class _Gains:
 def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> ResultTable:
     """Return the table of these rows, in their context."""
     cells = [cell for row in rows for cell in row.cells.values()]
+    ladders = call_ladders(rows)
     gains = _Gains(
         {scaling.cell_id: scaling for scaling in device_scalings(rows)},
         {cache.cell_id: cache for cache in warm_caches(rows)},
         {cost.cell_id: cost for cost in keras_costs(rows)},
         {figure.cell_id: figure for figure in fc_figures(cells, run_context.shares)},
-        call_ladders(rows),
+        {rung.cell_id: (ladder, rung) for ladder in ladders for rung in ladder.rungs},
     )
     advice = {key: undecided_row.text(run_context.command) for key, undecided_row in undecided(rows).items()}
     works = [
@@ -245,7 +246,7 @@ def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> R
         )
         for row in rows
     ]
-    return ResultTable(tuple(works), run_context, tuple(gains.keras_costs.values()), tuple(gains.ladders))
+    return ResultTable(tuple(works), run_context, tuple(gains.keras_costs.values()), tuple(ladders))
 
 
 def _cut_epochs(row: Row) -> list[str]:
@@ -289,6 +290,7 @@ def _cell(row: Row, backend: str, run_context: RunContext, gains: _Gains) -> Cel
         scaling=gains.scalings.get(cell.cell_id),
         warm_cache=gains.warm_caches.get(cell.cell_id),
         keras_cost=gains.keras_costs.get(cell.cell_id),
+        call=gains.calls.get(cell.cell_id),
         parallel=gains.parallel.get(cell.cell_id),
         statistics=cell_statistics.values(cell),
         hidden=cell_statistics.hidden(cell),
