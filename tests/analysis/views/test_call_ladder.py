@@ -12,6 +12,8 @@ import pytest
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.findings import run_findings
+from keras_matrix.analysis.stats.suite import suite
 from keras_matrix.analysis.views.call_ladder import LIMITS, CallLadder, CallRung, call_ladders
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report.page import call_tables, render
@@ -125,6 +127,18 @@ def test_each_backend_and_work_has_its_own_ladder() -> None:
     assert len({one.key for one in found}) == 2
 
 
+def test_other_calls_repeat_the_work_of_a_suite_and_are_left_out_of_its_mean() -> None:
+    records = [
+        one
+        for backend, slow in (("jax", 1.0), ("torch", 3.0))
+        for name in (ON_BATCH, "model")
+        for one in cell(name, 0.01 * (slow if name == ON_BATCH else 1.0), settings={"backend": backend})
+    ]
+    [found] = suite(table(records))
+    assert [ratio.estimate.centre for ratio in found.ratios.values()] == [pytest.approx(3.0)]
+    assert found.left_out == "mnist_mlp call=model (another call than predict_on_batch)"
+
+
 def test_a_cell_without_figures_takes_no_part() -> None:
     failed = [replace(one, status=Status.UNSUPPORTED) for one in cell("jit", 0.01)]
     assert call_ladders(table(cell(ON_BATCH, 0.02) + failed)) == []
@@ -178,6 +192,11 @@ def test_the_document_has_each_call_at_its_cell() -> None:
     assert calls["model"]["over_reference"]["centre"] == pytest.approx(2.0)
     assert (calls["model"]["reference"], calls["model"]["outputs_deviation"]) == (ON_BATCH, 3e-7)
     assert calls[ON_BATCH]["over_reference"] is None
+
+
+def test_findings_have_the_ratio_of_each_call_but_the_reference() -> None:
+    found = [one for one in run_findings(result_table(table(both()))) if one.metric.startswith("call_over")]
+    assert [(one.metric, one.estimate) for one in found] == [("call_over_predict_on_batch", pytest.approx(2.0))]
 
 
 def test_each_precision_has_a_limit() -> None:
