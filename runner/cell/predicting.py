@@ -160,6 +160,8 @@ class Predicting:
         """Make the first call. Raises `Unsupported` if it must be compiled and cannot be, although `model(x)` works."""
         try:
             return self._predict("first_step", placed_batches, Stretch(1, 1, 1))
+        except Unsupported:
+            raise
         except Exception as error:
             is_compiled = self._job.settings.call == COMPILED and not says_out_of_memory(str(error))
             if not (is_compiled and self._answers(inputs_of(placed_batches[0]))):
@@ -204,7 +206,8 @@ def deviation_of(actual: Any, expected: Any) -> tuple[float | None, str | None]:
             if not np.array_equal(actual_array, expected_array):
                 return None, "other texts than model(x)"
             continue
-        values, reference = actual_array.astype(np.float64), expected_array.astype(np.float64)
+        dtype = np.complex128 if "c" in (actual_array.dtype.kind, expected_array.dtype.kind) else np.float64
+        values, reference = actual_array.astype(dtype), expected_array.astype(dtype)
         if not (np.isfinite(values).all() and np.isfinite(reference).all()):
             return None, "outputs that are not finite"
         if values.size:

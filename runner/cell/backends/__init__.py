@@ -195,7 +195,11 @@ class BackendAdapter(Protocol):
         return function
 
     def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
-        """Return the forward pass of a model, with these arguments of its call, compiled: from inputs to outputs."""
+        """Return the forward pass of a model, with these arguments of its call, compiled: from inputs to outputs.
+
+        Raises `Unsupported` for a backend that compiles no forward pass by itself.
+        """
+        raise Unsupported("call: jit: this backend compiles no forward pass that could be called; set another call")
 
     def generates_compiled(self, model: Any) -> bool:
         """Return whether KerasHub compiles `generate()` of this model."""

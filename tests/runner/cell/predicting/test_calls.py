@@ -11,7 +11,7 @@ import pytest
 
 from keras_matrix.records.epoch_figures import call_interval, call_quantile
 from keras_matrix.records.settings import CALLS, COMPILED, DIRECT, ON_BATCH, WHOLE
-from keras_matrix.runner.cell.backends import Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.predicting import WAYS, Predicting, deviation_of, inference_arguments
 from tests.conftest import make_settings
 
@@ -112,6 +112,14 @@ def test_an_error_of_the_compiler_is_unsupported_and_one_of_memory_is_not() -> N
         work(COMPILED, FakeModel(), FakeBackend(ValueError("RESOURCE_EXHAUSTED")))._first_call([(INPUTS,)])
 
 
+def test_a_backend_that_compiles_no_forward_pass_says_so() -> None:
+    class Without(FakeBackend):
+        forward = BackendAdapter.forward
+
+    with pytest.raises(Unsupported, match="call: jit: this backend compiles no forward pass"):
+        work(COMPILED, FakeModel(), Without())._first_call([(INPUTS,)])
+
+
 def test_an_error_of_the_model_stays_its_own() -> None:
     class Failing(FakeModel):
         def __call__(self, inputs: Any, **named: Any) -> Any:
@@ -140,6 +148,7 @@ def test_outputs_are_compared_with_those_of_the_model() -> None:
         ({"b": [1.0], "a": [2.0]}, {"a": [2.0], "b": [1.0]}, 0.0, None),
         ({"a": [100.0], "b": [1.1]}, {"a": [100.0], "b": [1.0]}, 0.1, None),
         ([0.0], [0.0], 0.0, None),
+        ([1.0 + 1.0j], [1.0], 1.0, None),
         ([], [], 0.0, None),
         ([float("nan")], [1.0], None, "outputs that are not finite"),
         ([1.0], [float("inf")], None, "outputs that are not finite"),
@@ -159,7 +168,7 @@ def test_deviation_is_a_share_of_the_largest_number_of_each_output(
 def arrays(structure: Any) -> Any:
     if isinstance(structure, dict):
         return {name: arrays(part) for name, part in structure.items()}
-    return np.array(structure) if structure and isinstance(structure[0], str) else np.array(structure, "float32")
+    return np.array(structure, "float32" if all(isinstance(number, float) for number in structure) else None)
 
 
 @pytest.mark.parametrize(
