@@ -91,7 +91,7 @@ class Resolved:
         default=None,
     )
     outputs_problem: str | None = about(
-        "predict: why its outputs cannot be compared with those of model(x), such as numbers that are not finite",
+        "predict: why its outputs are not known to be those of model(x), such as: are not finite",
         default=None,
     )
     samples: int | None = about("samples of one pass; a user's workload may set them", default=None)

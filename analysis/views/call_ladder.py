@@ -176,7 +176,7 @@ def _outputs(cell: CellSummary) -> tuple[float | None, str, bool]:
         return None, problem, False
     deviations = [part.outputs_deviation for part in parts if part.outputs_deviation is not None]
     if not deviations or len(deviations) < len(parts):
-        return None, "not compared with model(x)", False
+        return None, "were not compared with model(x)", False
     largest = max(deviations)
     limit = min(LIMIT_OF_TF32 if of_step(part) else LIMITS.get(part.precision, 0.0) for part in parts)
     if largest > limit:

@@ -25,7 +25,6 @@ from keras_matrix.records.epoch_figures import call_interval, call_quantile
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, WHOLE
-from keras_matrix.records.text import plural
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches
 from keras_matrix.runner.cell.job import Job, in_a_line
@@ -150,7 +149,7 @@ class Predicting:
             return deviation_of(self._call(inputs), model_outputs(self.model, inputs))
         except Exception as error:  # noqa: BLE001 - of a user's model or of its memory: this fact alone is missing
             print(f"outputs were not compared: {type(error).__name__}: {error}", file=sys.stderr)
-            return None, f"not compared: {in_a_line(error)[:200]}"
+            return None, f"were not compared: {in_a_line(error)[:200]}"
 
     def _call(self, inputs: Any) -> Any:
         """Return the outputs of one call, on the host."""
@@ -197,19 +196,19 @@ def deviation_of(actual: Any, expected: Any) -> tuple[float | None, str | None]:
     """
     actual_arrays, expected_arrays = (list(map(np.asarray, keras.tree.flatten(part))) for part in (actual, expected))
     if len(actual_arrays) != len(expected_arrays):
-        return None, f"{plural(len(actual_arrays), 'output')}, and {len(expected_arrays)} of model(x)"
+        return None, f"are {len(actual_arrays)}, and {len(expected_arrays)} of model(x)"
     largest = 0.0
     for actual_array, expected_array in zip(actual_arrays, expected_arrays, strict=True):
         if actual_array.shape != expected_array.shape:
-            return None, f"an output of shape {actual_array.shape}, and {expected_array.shape} of model(x)"
+            return None, f"have the shape {actual_array.shape}, and {expected_array.shape} of model(x)"
         if actual_array.dtype.kind in "OSU" or expected_array.dtype.kind in "OSU":
             if not np.array_equal(actual_array, expected_array):
-                return None, "other texts than model(x)"
+                return None, "are other texts than those of model(x)"
             continue
         dtype = np.complex128 if "c" in (actual_array.dtype.kind, expected_array.dtype.kind) else np.float64
         values, reference = actual_array.astype(dtype), expected_array.astype(dtype)
         if not (np.isfinite(values).all() and np.isfinite(reference).all()):
-            return None, "outputs that are not finite"
+            return None, "are not finite"
         if values.size:
             scale = max(float(np.abs(reference).max()), np.finfo(np.float32).tiny)
             largest = max(largest, float(np.abs(values - reference).max()) / scale)

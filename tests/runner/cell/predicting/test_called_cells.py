@@ -110,7 +110,7 @@ def test_an_error_of_the_model_itself_is_not_one_of_the_compiler(cell: CellOf, b
 def test_outputs_that_are_not_finite_are_measured_and_marked(cell: CellOf, call: str) -> None:
     record = measured(cell(**own("not_finite"), backend="jax", call=call))
     assert record.resolved is not None
-    assert (record.resolved.outputs_deviation, record.resolved.outputs_problem) == (None, "outputs that are not finite")
+    assert (record.resolved.outputs_deviation, record.resolved.outputs_problem) == (None, "are not finite")
 
 
 @pytest.mark.one_backend

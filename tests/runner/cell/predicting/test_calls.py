@@ -150,12 +150,12 @@ def test_outputs_are_compared_with_those_of_the_model() -> None:
         ([0.0], [0.0], 0.0, None),
         ([1.0 + 1.0j], [1.0], 1.0, None),
         ([], [], 0.0, None),
-        ([float("nan")], [1.0], None, "outputs that are not finite"),
-        ([1.0], [float("inf")], None, "outputs that are not finite"),
-        ([[1.0, 2.0]], [1.0, 2.0], None, "an output of shape (1, 2), and (2,) of model(x)"),
-        ({"a": [1.0]}, {"a": [1.0], "b": [1.0]}, None, "1 output, and 2 of model(x)"),
+        ([float("nan")], [1.0], None, "are not finite"),
+        ([1.0], [float("inf")], None, "are not finite"),
+        ([[1.0, 2.0]], [1.0, 2.0], None, "have the shape (1, 2), and (2,) of model(x)"),
+        ({"a": [1.0]}, {"a": [1.0], "b": [1.0]}, None, "are 1, and 2 of model(x)"),
         (["x", "y"], ["x", "y"], 0.0, None),
-        (["x", "y"], ["x", "z"], None, "other texts than model(x)"),
+        (["x", "y"], ["x", "z"], None, "are other texts than those of model(x)"),
     ],
 )
 def test_deviation_is_a_share_of_the_largest_number_of_each_output(
