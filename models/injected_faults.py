@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.models.workload import UnsupportedWorkload
 from keras_matrix.records.injected_faults import parse, scattered_share
-from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, Settings
+from keras_matrix.records.settings import KERAS_CALLS, ON_BATCH, Settings
 
 if TYPE_CHECKING:
     from keras_matrix.models.workload import Built
@@ -167,7 +167,7 @@ def _before_each_step(model: Any, settings: Settings, work: Callable[[Renew], No
 
     Raises `UnsupportedWorkload` for a call that has no such function.
     """
-    if settings.call in (DIRECT, COMPILED):
+    if settings.call not in KERAS_CALLS:
         raise UnsupportedWorkload(
             f"copy, recompile: need a step that Keras makes, got call: {settings.call}; set call: {ON_BATCH}"
         )

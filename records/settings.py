@@ -29,6 +29,7 @@ REMATS = (REMAT_OFF, "full", "activations")
 KERAS, NATIVE = "keras", "native"
 ON_BATCH, WHOLE, DIRECT, COMPILED = "predict_on_batch", "predict", "model", "jit"
 CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED)
+KERAS_CALLS = (WHOLE, ON_BATCH)  # of a step that Keras makes, by the options of compile()
 IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
 # Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
 # returns a source for fit, that batches come from there.

@@ -27,7 +27,17 @@ from keras_matrix.models.workload import Built, InputPipeline, Request
 from keras_matrix.records.backends import KERAS_HUB
 from keras_matrix.records.host import device_lists, inherited_environment
 from keras_matrix.records.schema import Resolved
-from keras_matrix.records.settings import COMPILED, DIRECT, FIT, GENERATE, HOST_FED, PIPELINE, PRECISIONS, Settings
+from keras_matrix.records.settings import (
+    COMPILED,
+    DIRECT,
+    FIT,
+    GENERATE,
+    HOST_FED,
+    KERAS_CALLS,
+    PIPELINE,
+    PRECISIONS,
+    Settings,
+)
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import steps_of_pass
 from keras_matrix.runner.cell.checks.remat import rematerialised_layers
@@ -244,7 +254,7 @@ def resolved_of_model(job: Job, workload: Built, adapter: BackendAdapter, run: t
     has_jit = bool(model.jit_compile) and not is_eager
     if job.settings.phase == GENERATE:
         has_jit = adapter.generates_compiled(model)
-    if job.settings.call in (DIRECT, COMPILED):  # what the options of compile() do not affect
+    if job.settings.call not in KERAS_CALLS:
         has_jit, is_eager = job.settings.call == COMPILED, job.settings.call == DIRECT
     return replace(
         _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, has_jit),

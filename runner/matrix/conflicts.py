@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from keras_matrix.records.fc import spec
 from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import (
-    COMPILED,
-    DIRECT,
     FEEDS,
     FIT,
     FROZEN_QUANTIZATIONS,
     GENERATE,
     KERAS,
+    KERAS_CALLS,
     NATIVE,
     ON_BATCH,
     PIPELINE,
@@ -145,7 +144,7 @@ def _of_calls(axes: Axes) -> Iterator[Conflict]:
     if others and phases:
         text = f"must be {ON_BATCH} with phase: {phases[0]}, which does not predict, got {say(others[0])}"
         yield Conflict("call", "phase", text)
-    own_steps = [value for value in others if value in (DIRECT, COMPILED)]
+    own_steps = [value for value in others if value not in KERAS_CALLS]
     rules = [("steps_per_execution", 1, others), *((key, usual, own_steps) for key, usual in OF_KERAS_STEPS.items())]
     for key, usual, calls in rules:
         if calls and (value := next((value for value in axes[key] if value != usual), None)) is not None:

@@ -66,6 +66,7 @@ def test_how_a_call_of_the_model_itself_ran_is_recorded(cell: CellOf, call: str)
     assert record.resolved is not None
     assert (record.resolved.jit_compile, record.resolved.eager) == (call == COMPILED, call == DIRECT)
     assert (record.resolved.recompiles_timed or 0) == 0
+    assert [text for text in record.warnings if text.startswith("own_options")] == []
 
 
 @pytest.mark.parametrize("feed", ["device_resident", "host_fed"])
