@@ -35,7 +35,14 @@ from keras_matrix.analysis.surroundings.disturbance import (
 )
 from keras_matrix.records import replicas as replica_facts
 from keras_matrix.records.codec import CodecError, decode, loads
-from keras_matrix.records.epoch_figures import EpochWork, program_work, timed_epochs_s, tokens_a_sample, with_figures
+from keras_matrix.records.epoch_figures import (
+    EpochWork,
+    call_problems,
+    program_work,
+    timed_epochs_s,
+    tokens_a_sample,
+    with_figures,
+)
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import device_lists
 from keras_matrix.records.host.system import says_out_of_memory
@@ -479,7 +486,7 @@ def _disagreements(result: CellResult, settings: Settings, computed: tuple[Epoch
             value_text = "nothing" if value is None else f"{value:.6g}"
             yield f"times.{field.name} is {stated_value:.6g}, but its epochs give {value_text}{WHY}"
     yield from _total(result.times)
-    yield from _calls(result.times, work)
+    yield from call_problems(result.times, work.steps, TOLERANCE)
     yield from _steps(result, settings)
     if result.work is not None:
         yield from _counts(result.work)
@@ -506,23 +513,6 @@ def _total(times: Times) -> Iterator[str]:
         yield f"times.training_time_s is {total_s:.6g}, less than its parts, {parts_s:.6g}"
     elif not times.short_epoch_times_s and not _equal(total_s, parts_s):
         yield f"times.training_time_s is {total_s:.6g}, but its parts are {parts_s:.6g}"
-
-
-def _calls(times: Times, work: EpochWork) -> Iterator[str]:
-    """Yield why quantiles of the times of calls are impossible: half of the calls take p50 or longer, some p99."""
-    p50_s = times.call_time_p50_s
-    if p50_s is None:
-        return
-    intervals = (times.call_time_p50_interval_s, p50_s), (times.call_time_p99_interval_s, times.call_time_p99_s)
-    for ends_s, value_s in intervals:
-        if ends_s and (value_s is None or len(ends_s) != 2 or not ends_s[0] <= value_s <= ends_s[1]):
-            yield f"the interval {ends_s} of a percentile of its calls does not contain it, {value_s}"
-    p99_s = p50_s if times.call_time_p99_s is None else times.call_time_p99_s  # of few calls there is no p99
-    mean_s = math.fsum(times.epoch_times_s) / len(times.epoch_times_s) / work.steps
-    if not 0 <= p50_s <= p99_s * (1 + TOLERANCE):
-        yield f"times.call_time_p50_s is {p50_s:.6g}, but call_time_p99_s {p99_s:.6g}"
-    if p50_s > 2 * mean_s * (1 + TOLERANCE) or p99_s > max(times.epoch_times_s) * (1 + TOLERANCE):
-        yield f"calls of {p50_s:.6g} s (p50) and {p99_s:.6g} s (p99) do not fit into its epochs of {work.steps} calls"
 
 
 def _steps(result: CellResult, settings: Settings) -> Iterator[str]:

@@ -14,25 +14,31 @@ def _values(*shape: int) -> Any:
     return np.random.default_rng(0).random((SAMPLES, *shape), "float32")
 
 
+def _ready(model: Any) -> Any:
+    model.compile()
+    return model
+
+
 def several() -> tuple[Any, Any]:
     """A model of inputs in a dict, with two outputs in another."""
     first, second = keras.Input((FEATURES,), name="first"), keras.Input((2,), name="second")
     joined = keras.layers.Concatenate()([keras.layers.Dense(3)(first), second])
     outputs = {"score": keras.layers.Dense(1)(joined), "kind": keras.layers.Dense(5, activation="softmax")(joined)}
-    return keras.Model({"first": first, "second": second}, outputs), {"first": _values(FEATURES), "second": _values(2)}
+    model = keras.Model({"first": first, "second": second}, outputs)
+    return _ready(model), {"first": _values(FEATURES), "second": _values(2)}
 
 
 def texts() -> tuple[Any, Any]:
     """A model of texts, which TensorFlow alone has."""
     words = keras.Input((1,), dtype="string")
     found = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")(words)
-    return keras.Model(words, keras.layers.Dense(2)(found)), np.array([["a"], ["b"]] * (SAMPLES // 2))
+    return _ready(keras.Model(words, keras.layers.Dense(2)(found))), np.array([["a"], ["b"]] * (SAMPLES // 2))
 
 
 def not_finite() -> tuple[Any, Any]:
     """A model whose outputs are not numbers."""
     inputs = keras.Input((FEATURES,))
-    return keras.Model(inputs, keras.ops.log(keras.layers.Dense(2)(inputs) * 0 - 1)), _values(FEATURES)
+    return _ready(keras.Model(inputs, keras.ops.log(keras.layers.Dense(2)(inputs) * 0 - 1))), _values(FEATURES)
 
 
 class _Deciding(keras.Model):
@@ -49,7 +55,7 @@ class _Deciding(keras.Model):
 
 def deciding() -> tuple[Any, Any]:
     """A model that runs one operation after the other only. Its `call()` takes no `training`."""
-    return _Deciding(), _values(FEATURES)
+    return _ready(_Deciding()), _values(FEATURES)
 
 
 class _Failing(keras.Model):
@@ -61,7 +67,7 @@ class _Failing(keras.Model):
 
 def failing() -> tuple[Any, Any]:
     """A model whose error is its own, however it is called."""
-    return _Failing(), _values(FEATURES)
+    return _ready(_Failing()), _values(FEATURES)
 
 
 class _OwnStep(keras.Sequential):
@@ -74,4 +80,4 @@ class _OwnStep(keras.Sequential):
 
 def own_step() -> tuple[Any, Any]:
     """A model that `predict` and `predict_on_batch` let answer otherwise than its call."""
-    return _OwnStep([keras.Input((FEATURES,)), keras.layers.Dense(2)]), _values(FEATURES)
+    return _ready(_OwnStep([keras.Input((FEATURES,)), keras.layers.Dense(2)])), _values(FEATURES)
