@@ -36,7 +36,7 @@ LIMITS: Mapping[str, float] = {
     "mixed_bfloat16": 5e-2,
 }
 LIMIT_OF_TF32 = 1e-2
-COLUMNS = ("call", "p50", "p99", "first call", "time", "outputs")
+COLUMNS = ("call", "p50", "p99", "first call", "ratio", "outputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class CallLadder:
     rungs: tuple[CallRung, ...]
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The heads of the columns of a rung."""
-        return tuple(f"of {self.reference}'s time" if name == "time" else name for name in COLUMNS)
+    def title(self) -> str:
+        """The title of its table."""
+        return f"{self.work} on {self.backend}, ratios to {self.reference}"
 
     def sentence(self, rung: CallRung) -> str:
         """Return what a call costs: `jax: model takes 2.10x [2.00 2.20] of predict_on_batch's time; outputs equal`."""
