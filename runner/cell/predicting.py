@@ -37,19 +37,19 @@ Calling = Callable[[Any], Any]
 """Makes one call: from the inputs of a batch to its outputs in the host's memory."""
 
 
-def on_host(outputs: Any) -> Any:
-    """Return the arrays of outputs in NumPy, as Keras's `predict` returns them; this waits until they are computed."""
-    return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+def on_host(adapter: BackendAdapter, outputs: Any) -> Any:
+    """Return the arrays of outputs in NumPy, as Keras's `predict` returns them; this waits until they are computed.
+
+    Almost all models have one array: a walk through a structure takes more time than some calls.
+    """
+    if isinstance(outputs, dict | list | tuple):
+        return keras.tree.map_structure(adapter.to_host, outputs)
+    return adapter.to_host(outputs)
 
 
 def inference_arguments(model: Any) -> Mapping[str, bool]:
     """Return the arguments of the model's call in inference: a `call()` of a user's may not take `training`."""
     return {"training": False} if model._call_has_training_arg else {}
-
-
-def model_outputs(model: Any, inputs: Any) -> Any:
-    """Return the outputs of `model(x)` in NumPy."""
-    return on_host(model(inputs, **inference_arguments(model)))
 
 
 def _by_predict(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
@@ -65,7 +65,7 @@ def _by_batch(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
 
 def _by_model(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
     arguments = inference_arguments(model)
-    return lambda inputs: on_host(model(inputs, **arguments))
+    return lambda inputs: on_host(adapter, model(inputs, **arguments))
 
 
 def _compiled(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
@@ -77,7 +77,7 @@ def _compiled(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
             if not all(layer.built for layer in model._flatten_layers()):
                 model(inputs, **inference_arguments(model))
             program = adapter.forward(model, inference_arguments(model))
-        return on_host(program(inputs))
+        return on_host(adapter, program(inputs))
 
     return call
 
@@ -146,7 +146,7 @@ class Predicting:
         """Return how far the outputs of a call are from those of `model(x)`, or why that is not known."""
         inputs = inputs_of(self._fed[0])
         try:
-            return deviation_of(self._call(inputs), model_outputs(self.model, inputs))
+            return deviation_of(self._call(inputs), self._model_outputs(inputs))
         except Exception as error:  # noqa: BLE001 - of a user's model or of its memory: this fact alone is missing
             print(f"outputs were not compared: {type(error).__name__}: {error}", file=sys.stderr)
             return None, f"were not compared: {in_a_line(error)[:200]}"
@@ -173,10 +173,14 @@ class Predicting:
     def _answers(self, inputs: Any) -> bool:
         """Return whether `model(x)` works for these inputs."""
         try:
-            model_outputs(self.model, inputs)
+            self._model_outputs(inputs)
         except Exception:  # noqa: BLE001 - any error of a user's model
             return False
         return True
+
+    def _model_outputs(self, inputs: Any) -> Any:
+        """Return the outputs of `model(x)` in NumPy."""
+        return WAYS[DIRECT](self.model, self._adapter, self._job.settings.batch_size)(inputs)
 
     def _predict(self, name: str, placed_batches: Sequence[Batch], stretch: Stretch) -> CallLog:
         log = call_epochs(self._call, placed_batches, stretch)

@@ -194,6 +194,12 @@ class BackendAdapter(Protocol):
         """
         return function
 
+    def to_host(self, array: Any) -> Any:
+        """Return a copy of an array in NumPy, as soon as it is computed."""
+        import keras
+
+        return keras.ops.convert_to_numpy(array)
+
     def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
         """Return the forward pass of a model, with these arguments of its call, compiled: from inputs to outputs.
 

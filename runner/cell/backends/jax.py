@@ -165,6 +165,9 @@ class Adapter(BackendAdapter):
         program = jax.jit(stateless, donate_argnums=[1 + place for place in donated])
         return lambda *arrays: program(values, *arrays)
 
+    def to_host(self, array: Any) -> Any:
+        return np.array(array) if isinstance(array, jax.Array) else BackendAdapter.to_host(self, array)
+
     def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
         def outputs(trainable: Any, others: Any, inputs: Any) -> Any:
             return model.stateless_call(trainable, others, inputs, **arguments)[0]

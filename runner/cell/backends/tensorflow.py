@@ -182,6 +182,9 @@ class Adapter(BackendAdapter):
             return function
         return cast(Callable[..., Any], tf.function(function, jit_compile=model.jit_compile))
 
+    def to_host(self, array: Any) -> Any:
+        return np.array(array) if isinstance(array, tf.Tensor) else BackendAdapter.to_host(self, array)
+
     def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
         return cast(Callable[[Any], Any], tf.function(lambda inputs: model(inputs, **arguments), jit_compile=True))
 

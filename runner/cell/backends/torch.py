@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from keras_matrix.models.workload import map_arrays
@@ -150,6 +151,11 @@ class Adapter(BackendAdapter):
 
     def compiled(self, model: Any, function: Callable[..., Any], donated: tuple[int, ...]) -> Callable[..., Any]:
         return cast(Callable[..., Any], torch.no_grad()(function))  # KerasHub's generate() is not compiled either
+
+    def to_host(self, array: Any) -> Any:
+        if not isinstance(array, torch.Tensor) or array.dtype == torch.bfloat16:  # which NumPy has not
+            return BackendAdapter.to_host(self, array)
+        return np.array(array.detach().cpu())
 
     def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
         import keras

@@ -61,6 +61,9 @@ class FakeBackend:
 
         return program
 
+    def to_host(self, array: Any) -> Any:
+        return np.array(array)
+
     def resident(self, batch: Any) -> Any:
         return batch
 
