@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from keras_matrix.runner.cell.loop import EpochLog, Stretch
-from keras_matrix.runner.cell.phases import Predicting, Training
+from keras_matrix.runner.cell.phases import Training
+from keras_matrix.runner.cell.predicting import Predicting
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 
 pytestmark = pytest.mark.process  # imports Keras
