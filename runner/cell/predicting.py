@@ -214,6 +214,6 @@ def deviation_of(actual: Any, expected: Any) -> tuple[float | None, str | None]:
         if not (np.isfinite(values).all() and np.isfinite(reference).all()):
             return None, "are not finite"
         if values.size:
-            scale = max(float(np.abs(reference).max()), np.finfo(np.float32).tiny)
+            scale = max(float(np.abs(reference).max()), float(np.finfo(np.float32).tiny))
             largest = max(largest, float(np.abs(values - reference).max()) / scale)
     return largest, None

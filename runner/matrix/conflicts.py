@@ -149,7 +149,7 @@ def _of_calls(axes: Axes) -> Iterator[Conflict]:
     for key, usual, calls in rules:
         if calls and (value := next((value for value in axes[key] if value != usual), None)) is not None:
             usual_text = usual if isinstance(usual, str) else say(usual)
-            text = f"must be {usual_text} with call: {calls[0]}, which is no step of Keras's, got {say(value)}"
+            text = f"must be {usual_text} with call: {calls[0]}, which it does not affect, got {say(value)}"
             yield Conflict(key, "call", text)
 
 
