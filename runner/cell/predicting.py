@@ -12,7 +12,9 @@ one batch, and only whether they are near each other, not which of them is right
 
 from __future__ import annotations
 
+import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,6 +35,7 @@ from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 from keras_matrix.runner.cell.phases import Timeline, agreed, unchanged
 from keras_matrix.runner.cell.work import Ledger, predicted
 
+_IN_BOLD = re.compile(r"\x1b\[1m(.+?)(?:\n|\x1b\[0m)")
 Calling = Callable[[Any], Any]
 """Makes one call: from the inputs of a batch to its outputs in the host's memory."""
 
@@ -165,10 +168,11 @@ class Predicting:
             is_compiled = self._job.settings.call == COMPILED and not says_out_of_memory(str(error))
             if not (is_compiled and self._answers(inputs_of(placed_batches[0]))):
                 raise
+            traceback.print_exc()
             raise Unsupported(
                 f"call: {COMPILED}: {self._job.settings.backend} cannot compile the model's forward pass, "
-                f"{in_a_line(error)[:200]}; set another call"
-            ) from error
+                f"{_compilers_line(error)}; set another call"
+            ) from None
 
     def _answers(self, inputs: Any) -> bool:
         """Return whether `model(x)` works for these inputs."""
@@ -191,6 +195,12 @@ class Predicting:
         if self._job.settings.feed == "device_resident":
             return [self._adapter.resident(batch) for batch in batches]
         return list(batches)
+
+
+def _compilers_line(error: Exception) -> str:
+    """Return an error as one line: what Keras writes in bold within a traceback as text, else its first line."""
+    cause = _IN_BOLD.search(str(error))
+    return (f"{type(error).__name__}: {cause[1].strip()}" if cause else in_a_line(error))[:200]
 
 
 def deviation_of(actual: Any, expected: Any) -> tuple[float | None, str | None]:

@@ -111,6 +111,9 @@ def test_an_error_of_the_compiler_is_unsupported_and_one_of_memory_is_not() -> N
     """Mutation: `_first_call` raises every error as it is, or none."""
     with pytest.raises(Unsupported, match="call: jit: jax cannot compile the model's forward pass, TypeError: no"):
         work(COMPILED, FakeModel(), FakeBackend(TypeError("no")))._first_call([(INPUTS,)])
+    within = TypeError("in user code:\n\n File a.py\n\x1b[1mno tracing\x1b[0m\n Arguments received")
+    with pytest.raises(Unsupported, match="forward pass, TypeError: no tracing; set another call"):
+        work(COMPILED, FakeModel(), FakeBackend(within))._first_call([(INPUTS,)])
     with pytest.raises(ValueError, match="RESOURCE_EXHAUSTED"):
         work(COMPILED, FakeModel(), FakeBackend(ValueError("RESOURCE_EXHAUSTED")))._first_call([(INPUTS,)])
 
