@@ -23,6 +23,7 @@ from keras_matrix.analysis.scaling import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME
 from keras_matrix.analysis.stats.suite import Suite
+from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc import rules
@@ -47,6 +48,7 @@ VERSIONS = {
     "log ratio of first epochs, paired by repeat": 1,
     "log ratio to native code, paired by block": 1,
     "differences of implementations over blocks": 1,
+    "log ratio to another call, paired by block": 1,
     "collectives watched apart": 1,
     "geometric mean over sessions": 1,
     "least squares segmentation": 2,
@@ -104,6 +106,7 @@ def _work(work: WorkView) -> Iterator[Finding]:
         yield from _devices(base, view.scaling) if view.scaling else ()
         yield from _warm_cache(base, view.warm_cache) if view.warm_cache else ()
         yield from _keras_cost(base, view.keras_cost) if view.keras_cost else ()
+        yield from _call(base, *view.call) if view.call else ()
     yield _verdict(work)
     yield from (_ratio(work.row, ratio) for ratio in work.row.ratios)
 
@@ -294,6 +297,14 @@ def _keras_cost(cell: Finding, cost: KerasCost) -> Iterator[Finding]:
             "differences of implementations over blocks",
         )
         yield _made(cell, FindingKind.FIGURE, metric, difference_method, **_interval(part.share))
+
+
+def _call(cell: Finding, ladder: CallLadder, rung: CallRung) -> Iterator[Finding]:
+    """Return what the call of a cell costs over another call of the same work."""
+    if rung.call != ladder.reference:
+        method, text = "log ratio to another call, paired by block", ladder.sentence(rung)
+        metric = f"call_over_{ladder.reference}"
+        yield _made(cell, FindingKind.FIGURE, metric, method, **_interval(rung.estimate), said=text)
 
 
 def _inputs(table: ResultTable) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.models.workload import UnsupportedWorkload
 from keras_matrix.records.injected_faults import parse, scattered_share
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import KERAS_CALLS, ON_BATCH, Settings
 
 if TYPE_CHECKING:
     from keras_matrix.models.workload import Built
@@ -85,7 +85,7 @@ def _copy(workload: Built, mebibytes: float, circumstances: Circumstances) -> Bu
         # Otherwise JAX would run it asynchronously, outside of the measured time.
         getattr(copied, "block_until_ready", lambda: None)()
 
-    _before_each_step(workload.model, circumstances.settings.phase, copy)
+    _before_each_step(workload.model, circumstances.settings, copy)
     return workload
 
 
@@ -104,7 +104,7 @@ def _recompile(workload: Built, interval: float, circumstances: Circumstances) -
             _forget_compiled(model, settings.phase, on_torch)
             renew()
 
-    _before_each_step(model, settings.phase, recompile)
+    _before_each_step(model, settings, recompile)
     return workload
 
 
@@ -175,9 +175,16 @@ class _Products:
         ops.convert_to_numpy(grown)  # waits for it
 
 
-def _before_each_step(model: Any, phase: str, work: Callable[[Renew], None]) -> None:
-    """Call `work` before each step (or predict call), with a function that creates the step's function again."""
-    name = f"{PHASES[phase]}_function"
+def _before_each_step(model: Any, settings: Settings, work: Callable[[Renew], None]) -> None:
+    """Call `work` before each step (or predict call), with a function that creates the step's function again.
+
+    Raises `UnsupportedWorkload` for a call that has no such function.
+    """
+    if settings.call not in KERAS_CALLS:
+        raise UnsupportedWorkload(
+            f"copy, recompile: need a step that Keras makes, got call: {settings.call}; set call: {ON_BATCH}"
+        )
+    name = f"{PHASES[settings.phase]}_function"
     plain_make: Callable[..., Any] = getattr(model, f"make_{name}")
     plain_function: Callable[..., Any] | None = None
 

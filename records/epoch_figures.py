@@ -8,7 +8,7 @@ are bound here before a workload's own code is loaded, so that a workload that r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -16,6 +16,7 @@ from keras_matrix.records.schema import Resolved, Times
 from keras_matrix.records.settings import FIT, GENERATE, Settings
 
 SHORT_EPOCH_SHARE = 8
+CALLS_BEYOND = 10  # of a percentile that is stated: 20 calls for p50, 1,000 for p99
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,37 @@ def quantile(values: Sequence[float], percent: float) -> float:
     lower_index = math.floor(place)
     upper_index = min(lower_index + 1, len(ordered) - 1)
     return ordered[lower_index] + (ordered[upper_index] - ordered[lower_index]) * (place - lower_index)
+
+
+def call_quantile(call_times_s: Sequence[float], percent: float) -> float | None:
+    """Return a percentile of the times of single calls; None unless at least ten calls are beyond it."""
+    return quantile(call_times_s, percent) if len(call_times_s) * (100 - percent) >= 100 * CALLS_BEYOND else None
+
+
+def call_interval(call_times_s: Sequence[float], percent: float) -> list[float]:
+    """Return the 95 % interval of a percentile of independent calls: two of them, by rank; empty for too few calls."""
+    count, share = len(call_times_s), percent / 100
+    if call_quantile(call_times_s, percent) is None:
+        return []
+    ordered, half = sorted(call_times_s), 1.96 * math.sqrt(count * share * (1 - share))
+    low, high = math.floor(count * share - half), math.ceil(count * share + half)
+    return [ordered[max(0, low - 1)], ordered[min(count, high + 1) - 1]]
+
+
+def call_problems(times: Times, steps: int, tolerance: float) -> Iterator[str]:
+    """Yield why percentiles of calls are impossible, `steps` of them an epoch: half take p50 or longer, some p99."""
+    p50_s, p99_s = times.call_time_p50_s, times.call_time_p99_s
+    for ends_s, value_s in ((times.call_time_p50_interval_s, p50_s), (times.call_time_p99_interval_s, p99_s)):
+        if ends_s and (value_s is None or len(ends_s) != 2 or not ends_s[0] <= value_s <= ends_s[1]):
+            yield f"the interval {ends_s} of a percentile of its calls does not contain it, {value_s}"
+    if p50_s is None:
+        return
+    p99_s = p50_s if p99_s is None else p99_s  # few calls have no p99
+    mean_s = math.fsum(times.epoch_times_s) / len(times.epoch_times_s) / steps
+    if not 0 <= p50_s <= p99_s * (1 + tolerance):
+        yield f"times.call_time_p50_s is {p50_s:.6g}, but call_time_p99_s {p99_s:.6g}"
+    if p50_s > 2 * mean_s * (1 + tolerance) or p99_s > max(times.epoch_times_s) * (1 + tolerance):
+        yield f"calls of {p50_s:.6g} s (p50) and {p99_s:.6g} s (p99) do not fit into its epochs of {steps} calls"
 
 
 def _fixed_time(measured_s: Sequence[float], short_s: Sequence[float], work: EpochWork) -> float | None:

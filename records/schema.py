@@ -85,6 +85,15 @@ class Resolved:
     implementation_deviation: float | None = about(
         "another implementation: largest relative deviation of a loss, or a token's logit, from Keras's", default=None
     )
+    outputs_deviation: float | None = about(
+        "predict: largest deviation of a number from the outputs of model(x), over the largest number of its output; "
+        "null if they were not compared",
+        default=None,
+    )
+    outputs_problem: str | None = about(
+        "predict: why its outputs are not known to be those of model(x), such as: are not finite",
+        default=None,
+    )
     samples: int | None = about("samples of one pass; a user's workload may set them", default=None)
     available_samples: int | None = about("samples that a user's workload has", default=None)
     batch_size: int | None = about("samples of a step; a user's own source of batches sets it", default=None)
@@ -181,8 +190,16 @@ class Times:
     samples_per_s: float | None = about("samples trained, predicted or continued per second", default=None)
     steps_per_s: float | None = about("steps or calls per second", default=None)
     tokens_per_s: float | None = about("generate: tokens generated per second, of all prompts of a batch", default=None)
-    call_time_p50_s: float | None = about("predict, generate: median time of one call", default=None)
-    call_time_p99_s: float | None = about("predict, generate: 99th percentile of the time of one call", default=None)
+    call_time_p50_s: float | None = about(
+        "predict, generate: median time of one call; null below 20 calls", default=None
+    )
+    call_time_p99_s: float | None = about(
+        "predict, generate: 99th percentile of the time of one call; null below 1,000 calls", default=None
+    )
+    call_time_p50_interval_s: list[float] = about(
+        "95 % interval of the median, from the order of the calls of the process", default_factory=list
+    )
+    call_time_p99_interval_s: list[float] = about("likewise of the 99th percentile", default_factory=list)
     training_time_s: float | None = about("total: first step, calibration and every epoch", default=None)
     calls_before_time_s: float | None = about(
         "of a program: its calls of fit, evaluate and predict before the measured one; a part of the build time",
@@ -369,6 +386,7 @@ class CellResult:
     program_notes: list[str] = field(default_factory=list)  # how a program was measured other than it would run
     unsaved: str | None = None  # why the trained model is not saved; the figures were published before
     collectives_not_timed: str | None = None  # why, if a worker died while its collectives were timed
+    outputs_unseen: str | None = None  # why, if the process ended while it compared its outputs
     samples_unseen: str | None = None  # why, if the process ended while its layers were watched
     exception: str | None = None
     message: str | None = None

@@ -27,6 +27,9 @@ DISTRIBUTIONS = (DATA, MODEL)
 REMAT_OFF = "none"
 REMATS = (REMAT_OFF, "full", "activations")
 KERAS, NATIVE = "keras", "native"
+ON_BATCH, WHOLE, DIRECT, COMPILED = "predict_on_batch", "predict", "model", "jit"
+CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED)
+KERAS_CALLS = (WHOLE, ON_BATCH)  # of a step that Keras makes, by the options of compile()
 IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
 # Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
 # returns a source for fit, that batches come from there.
@@ -73,6 +76,9 @@ class Settings:
 
     `env` are variables of the environment that the matrix sets, as `inherited_environment.variables_text` writes them.
 
+    `call` is how a model that predicts is called: Keras's `predict` or `predict_on_batch`, `model(x)`, or its forward
+    pass compiled by the backend.
+
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.
     """
@@ -111,6 +117,7 @@ class Settings:
     remat: str = REMAT_OFF
     implementation: str = KERAS
     env: str = ""
+    call: str = ON_BATCH
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""

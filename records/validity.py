@@ -22,6 +22,8 @@ _LISTS = (
     "discarded_epoch_times_s",
     "epoch_times_s",
     "short_epoch_times_s",
+    "call_time_p50_interval_s",
+    "call_time_p99_interval_s",
     "lead_times_s",
     "training_times_s",
 )

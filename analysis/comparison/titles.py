@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import PARAMS, SETTINGS, assignment, parameter_key
-from keras_matrix.records.settings import IMPLEMENTATIONS, Scalar, Settings
+from keras_matrix.records.settings import CALLS, IMPLEMENTATIONS, Scalar, Settings
 
 Usual = Mapping[str, Mapping[str, Scalar]]
 """From a workload's name to its usual values, by their keys (`records.identity`)."""
@@ -94,9 +94,10 @@ def _equal(value: Scalar, other: Scalar) -> bool:
 
 
 def title_order(title: str) -> str:
-    """Return a key that sorts titles, those of several implementations from Keras to native code."""
-    for place, name in enumerate(IMPLEMENTATIONS):
-        title = title.replace(f"implementation={name}", f"implementation={place}")
+    """Return a key that sorts titles, implementations from Keras to native code and calls from `predict` on."""
+    for key, names in (("implementation", IMPLEMENTATIONS), ("call", CALLS)):
+        for name in sorted(names, key=len, reverse=True):  # a name may begin with another
+            title = title.replace(f"{key}={name}", f"{key}={names.index(name)}")
     return title
 
 

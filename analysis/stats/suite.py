@@ -26,7 +26,7 @@ from keras_matrix.analysis.comparison.table import Row, in_order, log_ratios, lo
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, p_value
 from keras_matrix.analysis.stats.sequential import FIXED, Looks
 from keras_matrix.analysis.stats.sessions import geometric_mean, separate_ratio
-from keras_matrix.records.settings import KERAS
+from keras_matrix.records.settings import KERAS, ON_BATCH
 
 Block = TypeVar("Block", bound=Hashable)
 
@@ -97,8 +97,8 @@ def per_group(
 class Suite:
     """The ratios of the suite's time on each backend to that on `against`, within one league.
 
-    `several_devices` and `not_keras` are the titles of the rows that are left out: on several devices, and of other
-    implementations than Keras.
+    `several_devices`, `not_keras` and `other_calls` are the titles of the rows that are left out: on several devices,
+    of other implementations than Keras, and of other calls than `predict_on_batch`.
     """
 
     league: str
@@ -106,11 +106,16 @@ class Suite:
     ratios: dict[str, SuiteRatio]
     several_devices: tuple[str, ...] = ()
     not_keras: tuple[str, ...] = ()
+    other_calls: tuple[str, ...] = ()
 
     @property
     def left_out(self) -> str:
         """What is left out and why, empty for nothing."""
-        reasons = {"several devices": self.several_devices, "another implementation than Keras": self.not_keras}
+        reasons = {
+            "several devices": self.several_devices,
+            "another implementation than Keras": self.not_keras,
+            f"another call than {ON_BATCH}": self.other_calls,
+        }
         return "; ".join(f"{', '.join(titles)} ({why})" for why, titles in reasons.items() if titles)
 
 
@@ -119,8 +124,8 @@ def suite(rows: Sequence[Row]) -> list[Suite]:
 
     Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`. If
     the blocks of a work are spread over several machines, a block's number is not one machine for all works: the mean
-    of the works' ratios then has no interval. A work on several devices, or by another implementation than Keras,
-    repeats another work, and is left out.
+    of the works' ratios then has no interval. A work on several devices, by another implementation than Keras, or by
+    another call than `predict_on_batch`, repeats another work, and is left out.
     """
     leagues: dict[str, list[Row]] = {}
     for row in rows:
@@ -135,7 +140,7 @@ def _suite(league: str, members: Sequence[Row]) -> Suite | None:
     The leading backend is the one that is compared with the most others; of several the one of which the others take
     the largest multiple, by the geometric mean. So it depends on figures alone, also where backends ran different rows.
     """
-    rows = [row for row in members if not _on_several_devices(row) and not _not_keras(row)]
+    rows = [row for row in members if not any(test(row) for test in _REPEATING)]
     names = in_order(name for row in rows for name in row.cells)
     present_backends = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
     ratios = {
@@ -155,10 +160,8 @@ def _suite(league: str, members: Sequence[Row]) -> Suite | None:
             math.fsum(math.log(ratio.estimate.centre) for ratio in ratios[backend].values()),
         ),
     )
-    several_titles, not_keras = (
-        tuple(row.title for row in members if test(row)) for test in (_on_several_devices, _not_keras)
-    )
-    return Suite(league, reference, ratios[reference], several_titles, not_keras)
+    left_out = (tuple(row.title for row in members if test(row)) for test in _REPEATING)
+    return Suite(league, reference, ratios[reference], *left_out)
 
 
 def _on_several_devices(row: Row) -> bool:
@@ -167,6 +170,14 @@ def _on_several_devices(row: Row) -> bool:
 
 def _not_keras(row: Row) -> bool:
     return any(cell.settings.implementation != KERAS for cell in row.cells.values())
+
+
+def _other_call(row: Row) -> bool:
+    return any(cell.settings.call != ON_BATCH for cell in row.cells.values())
+
+
+_REPEATING = (_on_several_devices, _not_keras, _other_call)
+"""Whether a row repeats another work, in the order of the titles that are left out."""
 
 
 def _suite_ratio(rows: Sequence[Row], backend: str, reference: str) -> SuiteRatio | None:

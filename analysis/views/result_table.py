@@ -30,6 +30,7 @@ from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import Hidden
 from keras_matrix.analysis.stats.suite import Suite, suite
+from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung, call_ladders
 from keras_matrix.records.schema import Status
 from keras_matrix.records.text import plural, seconds
 
@@ -44,8 +45,8 @@ class CellView:
     `value` is the time per step, or the primary metric of a command in the unit of `cell.figure`; `low` and `high` are
     the ends of its 95 % interval between processes. A value that is not `compared` has no ratio: it is not above zero
     in a process. `ratio` is that to the lowest cell of the work. `smallest_difference` is the relative one that the
-    comparison would probably have shown. `statistics` and what noise `hidden` are by metric, `parallel` are the figures
-    of an FC mode.
+    comparison would probably have shown. `call` is its place among the calls of the same work. `statistics` and what
+    noise `hidden` are by metric, `parallel` are the figures of an FC mode.
     """
 
     name: str
@@ -64,6 +65,7 @@ class CellView:
     scaling: DeviceScaling | None
     warm_cache: WarmCache | None
     keras_cost: KerasCost | None
+    call: tuple[CallLadder, CallRung] | None
     parallel: FcFigure | None
     statistics: Mapping[str, float]
     hidden: Mapping[str, Hidden]
@@ -105,8 +107,8 @@ class WorkView:
     """One work: its cells in the order of its row, whether they did the same work, and what would decide it.
 
     `advice` is empty for a verdict that is not open. `notes` are the parts of epochs that were cut, what several
-    devices gain, what warm caches save and what Keras costs, a line each. `device_checks` say whether several devices
-    do the work of one.
+    devices gain, what warm caches save, what Keras and what a call costs, a line each. `device_checks` say whether
+    several devices do the work of one.
     """
 
     row: Row
@@ -128,11 +130,12 @@ class WorkView:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """The works of a run in their order, and what Keras costs in them; means and sentences are made on demand."""
+    """The works of a run in their order, and what Keras and its calls cost in them; means and sentences on demand."""
 
     works: tuple[WorkView, ...]
     run_context: RunContext
     keras_costs: tuple[KerasCost, ...]
+    call_ladders: tuple[CallLadder, ...] = ()
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -198,6 +201,7 @@ class _Gains:
     warm_caches: Mapping[str, WarmCache]
     keras_costs: Mapping[str, KerasCost]
     parallel: Mapping[str, FcFigure]
+    calls: Mapping[str, tuple[CallLadder, CallRung]]
 
     def notes(self, row: Row) -> tuple[str, ...]:
         """Return a line for each gain or cost of a row's cells, by kind."""
@@ -207,19 +211,27 @@ class _Gains:
             ("warm compile cache", self.warm_caches),
             ("cost of Keras", self.keras_costs),
         )
-        return tuple(
+        lines = [
             f"{kind}: {gain.text}" for kind, gains in kinds for cell_id, gain in gains.items() if cell_id in cell_ids
-        )
+        ]
+        lines += [
+            f"call: {ladder.sentence(rung)}"
+            for cell_id, (ladder, rung) in self.calls.items()
+            if cell_id in cell_ids and rung.call != ladder.reference
+        ]
+        return tuple(lines)
 
 
 def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> ResultTable:
     """Return the table of these rows, in their context."""
     cells = [cell for row in rows for cell in row.cells.values()]
+    ladders = call_ladders(rows)
     gains = _Gains(
         {scaling.cell_id: scaling for scaling in device_scalings(rows)},
         {cache.cell_id: cache for cache in warm_caches(rows)},
         {cost.cell_id: cost for cost in keras_costs(rows)},
         {figure.cell_id: figure for figure in fc_figures(cells, run_context.shares)},
+        {rung.cell_id: (ladder, rung) for ladder in ladders for rung in ladder.rungs},
     )
     advice = {key: undecided_row.text(run_context.command) for key, undecided_row in undecided(rows).items()}
     works = [
@@ -234,7 +246,7 @@ def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> R
         )
         for row in rows
     ]
-    return ResultTable(tuple(works), run_context, tuple(gains.keras_costs.values()))
+    return ResultTable(tuple(works), run_context, tuple(gains.keras_costs.values()), tuple(ladders))
 
 
 def _cut_epochs(row: Row) -> list[str]:
@@ -278,6 +290,7 @@ def _cell(row: Row, backend: str, run_context: RunContext, gains: _Gains) -> Cel
         scaling=gains.scalings.get(cell.cell_id),
         warm_cache=gains.warm_caches.get(cell.cell_id),
         keras_cost=gains.keras_costs.get(cell.cell_id),
+        call=gains.calls.get(cell.cell_id),
         parallel=gains.parallel.get(cell.cell_id),
         statistics=cell_statistics.values(cell),
         hidden=cell_statistics.hidden(cell),

@@ -19,6 +19,7 @@ from keras_matrix.analysis.comparison.ratios import share_text
 from keras_matrix.analysis.comparison.run_summary import subject
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.keras_cost import KerasCost
+from keras_matrix.analysis.views.call_ladder import COLUMNS, CallLadder
 from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.analysis.views.warnings_view import warnings_by_rule
 from keras_matrix.dashboards.charts import axes, figure_table, parallel, picture, pictures, scaling, usage
@@ -75,6 +76,7 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
         parallel=fc_pictures,
         devices=scaling.pictures(table),
         keras_costs=keras_cost_tables(table.keras_costs),
+        calls=call_tables(table.call_ladders),
         inputs=input_pictures,
         tf32=any("TF32" in plot.caveats for plot in plots),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
@@ -228,6 +230,18 @@ def templates() -> Environment:
     jinja_environment.filters["plural"] = plural
     jinja_environment.filters["words"] = words
     return jinja_environment
+
+
+def call_tables(ladders: Sequence[CallLadder]) -> list[Grid]:
+    """Return what the ways of calling a model cost: a table for each work and backend."""
+    return [
+        Grid(
+            ladder.title,
+            list(COLUMNS[1:]),
+            [GridRow(rung.call, list(rung.texts[1:])) for rung in ladder.rungs],
+        )
+        for ladder in ladders
+    ]
 
 
 def keras_cost_tables(keras_costs: Sequence[KerasCost]) -> list[Grid]:

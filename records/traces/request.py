@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 from keras_matrix.records.codec import about
-from keras_matrix.records.settings import KERAS
+from keras_matrix.records.settings import KERAS, ON_BATCH
 
 _NO_INTEGER = re.compile(r"invalid literal for int\(\) with base 10: (.*)")  # Python's message
 MARK = "kbm:"
@@ -39,9 +39,11 @@ MAX_EPOCH = 100
 MAX_STEPS = 10_000
 
 
-def untraceable(implementation: str) -> str | None:
-    """Return why cells of an implementation have no trace, None if they have one."""
-    return None if implementation == KERAS else f"only implementation: {KERAS} is traced, got {implementation}"
+def untraceable(implementation: str, call: str = ON_BATCH) -> str | None:
+    """Return why cells of an implementation, or of a call of `predict`, have no trace, None if they have one."""
+    if implementation != KERAS:
+        return f"only implementation: {KERAS} is traced, got {implementation}"
+    return None if call == ON_BATCH else f"only call: {ON_BATCH} is traced, got {call}"
 
 
 class TraceError(Exception):

@@ -38,7 +38,7 @@ from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, in_a_line
 from keras_matrix.runner.cell.options import itemsize_of, request_of, stored_bytes
 from keras_matrix.runner.cell.peaks.timing import cache_bytes
-from keras_matrix.runner.cell.phases import Predicting
+from keras_matrix.runner.cell.predicting import Predicting
 
 # One process of a cell times other models too: every process would build and compile them.
 OTHER_MODELS_REPEAT = 0

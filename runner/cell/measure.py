@@ -51,9 +51,10 @@ from keras_matrix.runner.cell.options import (
     resolved_of_model,
     seed_all,
 )
-from keras_matrix.runner.cell.phases import CalledTraining, Predicting, Training, call_notes, check_call
+from keras_matrix.runner.cell.phases import CalledTraining, Training, call_notes, check_call
 from keras_matrix.runner.cell.piped.training import PipedTraining, input_use
 from keras_matrix.runner.cell.piped.training import check as check_input
+from keras_matrix.runner.cell.predicting import Predicting
 from keras_matrix.runner.cell.replicated.groups import check_resolved, check_workload, group_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from keras_matrix.runner.cell.work import own_methods, platforms_of, work_done
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 Parts = tuple[Callable[[], str] | None, Callable[[int], None] | None]
 SAVING = "the process ended while it saved the model"
 TIMING = "the process ended while it timed its collectives"
+COMPARING = "the process ended while it compared its outputs with those of model(x)"
 SEEING = "the process ended in the step that shows which samples its layers receive"
 # A step without compilation takes several times as long.
 LONGEST_STEP_S = 10.0
@@ -202,6 +204,7 @@ def with_further_steps(
     result = tried_at_high_rate(work, result)
     result = with_received_samples(job, work, result, batch)
     result = with_communication(job, group, work, result)
+    result = with_outputs(job, work, result)
     return with_deviation(work, result)
 
 
@@ -251,6 +254,20 @@ def with_communication(job: Job, group: DeviceGroup, work: Training | Predicting
         traceback.print_exc()
         return replace(result, collectives_not_timed=in_a_line(error)[:WORDS_CHARACTERS])
     return replace(result, replicas=replace(result.replicas, communication=communication))
+
+
+def with_outputs(job: Job, work: Training | Predicting, result: CellResult) -> CellResult:
+    """Return the result of a cell that predicts with how far its outputs are from those of `model(x)`.
+
+    The figures are published before: `model(x)` runs one operation after the other, and may need more memory and time.
+    """
+    if job.settings.phase != PREDICT or isinstance(work, Training) or result.resolved is None:
+        return result
+    if (result.times.step_time_s or 0.0) > LONGEST_STEP_S:
+        return result
+    write_result(job, replace(result, outputs_unseen=COMPARING))
+    deviation, problem = work.outputs()
+    return replace(result, resolved=replace(result.resolved, outputs_deviation=deviation, outputs_problem=problem))
 
 
 def with_deviation(work: Training | Predicting, result: CellResult) -> CellResult:

@@ -29,7 +29,17 @@ from keras_matrix.models.workload import Built, InputPipeline, Request
 from keras_matrix.records.backends import KERAS_HUB
 from keras_matrix.records.host import device_lists, inherited_environment
 from keras_matrix.records.schema import Resolved
-from keras_matrix.records.settings import FIT, GENERATE, HOST_FED, PIPELINE, PRECISIONS, Settings
+from keras_matrix.records.settings import (
+    COMPILED,
+    DIRECT,
+    FIT,
+    GENERATE,
+    HOST_FED,
+    KERAS_CALLS,
+    PIPELINE,
+    PRECISIONS,
+    Settings,
+)
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import steps_of_pass
 from keras_matrix.runner.cell.checks.remat import rematerialised_layers
@@ -259,16 +269,19 @@ def check_backend(backend: str) -> None:
 
 def resolved_of_model(job: Job, workload: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
     """Return the fields of any cell with those of its model; `run` is its start method and its steps per epoch."""
-    model, has_jit = workload.model, bool(workload.model.jit_compile) and not workload.model.run_eagerly
+    model, is_eager = workload.model, bool(workload.model.run_eagerly)
+    has_jit = bool(model.jit_compile) and not is_eager
     if job.settings.phase == GENERATE:
         has_jit = adapter.generates_compiled(model)
+    if job.settings.call not in KERAS_CALLS:
+        has_jit, is_eager = job.settings.call == COMPILED, job.settings.call == DIRECT
     return replace(
         _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, has_jit),
         precision=_precision(job.settings, policies := layer_policies(model)),
         layer_policies=policies,
         weight_dtypes=weight_dtypes(model),
         jit_compile=has_jit,
-        eager=bool(model.run_eagerly),
+        eager=is_eager,
         steps_per_execution=int(model.steps_per_execution),
         gradient_accumulation_steps=accumulated_steps(model),
         rematerialised_layers=rematerialised_layers(model, job.settings),

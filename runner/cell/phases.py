@@ -1,4 +1,4 @@
-"""Runs a cell's workload: epochs of `fit`, or epochs of predict calls, and computes their figures.
+"""Runs a cell's workload that trains, epochs of `fit`, and computes the figures of epochs.
 
 Each call is counted (`runner.cell.work`), so that the runner can determine whether the work was done.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_matrix.models.inputs.user_source import on_host
 from keras_matrix.models.workload import Built, Fit, map_arrays
-from keras_matrix.records.epoch_figures import EpochWork, quantile, tokens_a_sample, with_figures
+from keras_matrix.records.epoch_figures import EpochWork, tokens_a_sample, with_figures
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import plural
@@ -33,15 +33,13 @@ from keras_matrix.runner.cell.called_fit import (
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import (
-    CallLog,
     EpochLog,
     Stretch,
-    call_epochs,
     fit_epochs,
     step_time_by_doubling,
 )
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Turns
-from keras_matrix.runner.cell.work import Counting, Ledger, WeightChecksums, predicted, received_samples
+from keras_matrix.runner.cell.work import Counting, Ledger, WeightChecksums, received_samples
 
 CALIBRATION_EPOCH_S = 0.15
 # The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
@@ -367,65 +365,6 @@ def call_notes(call: Fit | None, overridden: Sequence[str]) -> list[str]:
         name for name in ("callbacks", "validation_data", "validation_split") if call.arguments.get(name) is not None
     ]
     return [f"an epoch's time includes {' and '.join(parts)} of fit"] if parts else []
-
-
-class Predicting:
-    """Epochs of calls of `predict_on_batch`."""
-
-    def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured_epochs: MeasuredEpochs) -> None:
-        self._built, self._adapter, self._job, self._measured = workload, adapter, job, measured_epochs
-        self.model, self.steps_a_call = workload.model, 1
-        self.ledger = Ledger()
-        self._fed: list[Batch] = []
-
-    def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
-        """Make the first call, agree on the calls per epoch, predict; return times, learning and calls."""
-        settings = self._job.settings
-        placed_batches = self._placed(first_batches)
-        first_call_s = self._predict("first_step", placed_batches, Stretch(1, 1, 1)).epoch_times_s[0]
-        calls, calibration_s = agreed(
-            self._job,
-            self._measured.turns,
-            lambda count: min(self._predict("calibration", placed_batches, Stretch(count, 2)).epoch_times_s),
-        )
-        self._fed = placed_batches = self._placed(make_batches(self._built, settings, max(calls, self._job.steps_held)))
-        log = self._predict("epochs", placed_batches, self._measured.stretch(settings, calls))
-        self._measured.end()
-        times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
-        p50, p99 = (quantile(log.call_times_s, rank) for rank in (50, 99))
-        return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
-
-    def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
-        """Predict further epochs on the same batches, which `change` may wrap; nothing is recorded."""
-        call_epochs(self._call, change(self._fed), stretch)
-
-    def finish(self) -> None:
-        """Do nothing: predicting changes no weights."""
-
-    def try_high_rate(self) -> None:
-        """Do nothing: predicting has no learning rate."""
-
-    def received_samples(self, batch: Batch) -> int | None:
-        """Return None: the rows of each call's output are counted."""
-        return None
-
-    def deviation(self) -> float | None:
-        """Return None: Keras predicts."""
-        return None
-
-    def _call(self, inputs: Any) -> Any:
-        """Return the outputs of one call, on the host."""
-        return self.model.predict_on_batch(inputs)
-
-    def _predict(self, name: str, placed_batches: Sequence[Batch], stretch: Stretch) -> CallLog:
-        log = call_epochs(self._call, placed_batches, stretch)
-        self.ledger.stretches.append(predicted(name, stretch.steps, log.rows))
-        return log
-
-    def _placed(self, batches: Sequence[Batch]) -> list[Batch]:
-        if self._job.settings.feed == "device_resident":
-            return [self._adapter.resident(batch) for batch in batches]
-        return list(batches)
 
 
 def fit_counted(counting: Counting, feeder: Feeder, adapter: BackendAdapter, stretch: Stretch) -> tuple[EpochLog, Feed]:

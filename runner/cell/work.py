@@ -244,8 +244,11 @@ def platforms_of(adapter: BackendAdapter, model: Any, inputs: Any) -> tuple[set[
 def rows_of(outputs: Any) -> int:
     """Return the smallest leading dimension among the arrays of an output; 0 for an output without arrays.
 
-    An array of one number, such as an auxiliary loss, does not count as rows if another array has rows.
+    An array of one number, such as an auxiliary loss, does not count as rows if another array has rows. A walk through
+    a structure between two calls, although it is not timed, would slow the next call.
     """
+    if isinstance(outputs, np.ndarray):
+        return len(outputs) if outputs.ndim else 0
     shapes = [shape for shape in (np.shape(part) for part in keras.tree.flatten(outputs)) if shape]
     return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
 

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
+from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import (
     FEEDS,
     FIT,
     FROZEN_QUANTIZATIONS,
     GENERATE,
     KERAS,
+    KERAS_CALLS,
     NATIVE,
+    ON_BATCH,
     PIPELINE,
+    PREDICT,
     REMAT_OFF,
     RESIDENT,
     Scalar,
@@ -38,6 +42,8 @@ NATIVE_ONLY: dict[str, Scalar] = {
     "quantization": "none",
     "lora_rank": 0,
 }
+# Settings of a step that Keras makes, which a call of the model itself does not have.
+OF_KERAS_STEPS: dict[str, Scalar] = {"jit": "auto", "eager": False}
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
 
@@ -83,6 +89,7 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
         yield Conflict("batch_size", "workload", f"must be a whole number for {workload.name}, got {say(LARGEST)}")
     yield from _of_programs(axes, workload)
     yield from _of_implementations(axes, workload)
+    yield from _of_calls(axes)
     yield from _of_pipelines(axes, workload)
     for source in axes["data"]:
         if source not in workload.data:
@@ -94,7 +101,7 @@ def _of_programs(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     """Yield the settings that the cell of a program does not take, and values that it does not."""
     if not is_script(workload.name):
         return
-    calls = axes.get("call", ("",))
+    calls = axes.get(f"{PARAMS}call", ("",))
     taken_keys = frozenset.intersection(*map(program_settings, calls))
     for key in sorted(SETTINGS.keys() - taken_keys):
         usual = workload.own_defaults.get(key, SETTINGS[key].default)
@@ -128,6 +135,22 @@ def _of_implementations(axes: Axes, workload: CatalogWorkload) -> Iterator[Confl
     for key, only in {"phase": workload.twin or FIT, **NATIVE_ONLY}.items() if others else ():
         if (value := next((value for value in axes.get(key, ()) if value != only), None)) is not None:
             yield Conflict(key, "implementation", f"must be {only} with implementation: {others[0]}, got {say(value)}")
+
+
+def _of_calls(axes: Axes) -> Iterator[Conflict]:
+    """Yield the conflicts of calls other than `predict_on_batch`: only those of settings that they have."""
+    others = [value for value in axes["call"] if value != ON_BATCH]
+    phases = [phase for phase in axes["phase"] if phase != PREDICT]
+    if others and phases:
+        text = f"must be {ON_BATCH} with phase: {phases[0]}, which does not predict, got {say(others[0])}"
+        yield Conflict("call", "phase", text)
+    own_steps = [value for value in others if value not in KERAS_CALLS]
+    rules = [("steps_per_execution", 1, others), *((key, usual, own_steps) for key, usual in OF_KERAS_STEPS.items())]
+    for key, usual, calls in rules:
+        if calls and (value := next((value for value in axes[key] if value != usual), None)) is not None:
+            usual_text = usual if isinstance(usual, str) else say(usual)
+            text = f"must be {usual_text} with call: {calls[0]}, which it does not affect, got {say(value)}"
+            yield Conflict(key, "call", text)
 
 
 def _of_generation(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.identity import PARAMS
+from keras_matrix.records.identity import PARAMS, parameter_key
 from keras_matrix.records.settings import OWN_OPTIONS, SCRIPT, Scalar, call_phase, is_script, program_settings
 from keras_matrix.records.text import near
 from keras_matrix.records.traces.request import Trace
@@ -332,7 +332,8 @@ class EntryReader(ValueReader):
         settled = {key: value for key, value in (builtin | defaults).items() if value is not None}
         axes = {key: own_keys.axes.get(key, (settled[key],)) for key in SETTINGS}
         params = {k: (rule.normal(rule.default),) for k, rule in workload.params.items() if rule.default is not None}
-        for conflict in conflicts(params | own_keys.params | axes, workload):
+        all_params = {parameter_key(name): values for name, values in (params | own_keys.params).items()}
+        for conflict in conflicts(all_params | axes, workload):
             self.refuse_conflict(path, own_keys, conflict)
         if own_keys.stalls and (problem := instrument_keys.stalls_problem(workload, axes["phase"])):
             self.refuse(path, problem)
@@ -360,7 +361,9 @@ class EntryReader(ValueReader):
         """Refuse the trace of an entry without a cell to trace; one that it got from elsewhere is not meant for it."""
         if own_keys.trace and is_script(entry.workload.name):
             self.refuse((*path, instrument_keys.TRACE), "must be left out with a script, which is not traced")
-        elif own_keys.trace and (problem := instrument_keys.trace_problem(entry.axes["implementation"])):
+        elif own_keys.trace and (
+            problem := instrument_keys.trace_problem(entry.axes["implementation"], entry.axes["call"])
+        ):
             self.refuse((*path, instrument_keys.TRACE), problem)
 
     def refuse_conflict(self, path: Path, own_keys: _OwnKeys, conflict: Conflict) -> None:

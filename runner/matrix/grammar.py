@@ -256,6 +256,11 @@ SETTINGS: dict[str, ValueRule] = {
     "env": ValueRule(
         "env", default="", meaning="variables of the environment; those of your own also need --allow-env NAME"
     ),
+    "call": ValueRule(
+        choices=settings.CALLS,
+        default=settings.ON_BATCH,
+        meaning="predict: how the model is called: a method, model(x), or its forward pass compiled by the backend",
+    ),
 }
 
 # One value for an entry; how often and how long a cell may run, and on which machines and GPUs. Not part of its

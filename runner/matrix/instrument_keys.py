@@ -98,9 +98,9 @@ def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
     return None if value is REFUSED or len(reader.problems) > problem_count else Trace(epochs, steps)
 
 
-def trace_problem(implementations: Sequence[Scalar]) -> str | None:
-    """Return why an entry with these implementations has no cell to trace, None if it has one."""
-    problems = [untraceable(str(implementation)) for implementation in implementations]
+def trace_problem(implementations: Sequence[Scalar], calls: Sequence[Scalar]) -> str | None:
+    """Return why an entry with these implementations and calls has no cell to trace, None if it has one."""
+    problems = [untraceable(str(implementation), str(call)) for implementation in implementations for call in calls]
     return None if None in problems else problems[0]
 
 

@@ -26,7 +26,7 @@ from itertools import chain
 from keras_matrix.records.epoch_figures import parts_problem
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, Record, Resolved, Status
-from keras_matrix.records.settings import FIT, Settings, call_kind
+from keras_matrix.records.settings import FIT, KERAS_CALLS, Settings, call_kind
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
 
@@ -195,7 +195,7 @@ def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
     if resolved is None:
         return []
     caveats = []
-    if resolved.own_compile_options:
+    if resolved.own_compile_options and settings.call in KERAS_CALLS:
         keys = {"run_eagerly": "eager", "jit_compile": "jit"}
         names = [option.partition("=")[0] for option in resolved.own_compile_options]
         keys_text = ", ".join(keys.get(name, name) for name in names)
@@ -226,6 +226,8 @@ def _with_own_batches(result: CellResult, settings: Settings) -> Settings:
 
 def _changed_in_training(resolved: Resolved, settings: Settings) -> list[str]:
     """Return the options that the workload changed during training after the matrix or `compile` had set them."""
+    if settings.call not in KERAS_CALLS:
+        return []
     caveats = []
     for key, option in (("eager", "run_eagerly"), ("steps_per_execution", "steps_per_execution")):
         requested, ran = getattr(settings, key), getattr(resolved, key)

@@ -35,7 +35,14 @@ from keras_matrix.analysis.surroundings.disturbance import (
 )
 from keras_matrix.records import replicas as replica_facts
 from keras_matrix.records.codec import CodecError, decode, loads
-from keras_matrix.records.epoch_figures import EpochWork, program_work, timed_epochs_s, tokens_a_sample, with_figures
+from keras_matrix.records.epoch_figures import (
+    EpochWork,
+    call_problems,
+    program_work,
+    timed_epochs_s,
+    tokens_a_sample,
+    with_figures,
+)
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import device_lists
 from keras_matrix.records.host.system import says_out_of_memory
@@ -148,7 +155,7 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
 
 def _goes_on(job: Job, result: CellResult) -> bool:
     """Return whether the process had published its figures, and went on to save its model, watch layers or trace."""
-    late_reasons = (result.unsaved, result.collectives_not_timed, result.samples_unseen)
+    late_reasons = (result.unsaved, result.collectives_not_timed, result.samples_unseen, result.outputs_unseen)
     return job.goes_on or any(reason is not None for reason in late_reasons)
 
 
@@ -478,7 +485,7 @@ def _disagreements(result: CellResult, settings: Settings, computed: tuple[Epoch
             value_text = "nothing" if value is None else f"{value:.6g}"
             yield f"times.{field.name} is {stated_value:.6g}, but its epochs give {value_text}{WHY}"
     yield from _total(result.times)
-    yield from _calls(result.times, work)
+    yield from call_problems(result.times, work.steps, TOLERANCE)
     yield from _steps(result, settings)
     if result.work is not None:
         yield from _counts(result.work)
@@ -505,18 +512,6 @@ def _total(times: Times) -> Iterator[str]:
         yield f"times.training_time_s is {total_s:.6g}, less than its parts, {parts_s:.6g}"
     elif not times.short_epoch_times_s and not _equal(total_s, parts_s):
         yield f"times.training_time_s is {total_s:.6g}, but its parts are {parts_s:.6g}"
-
-
-def _calls(times: Times, work: EpochWork) -> Iterator[str]:
-    """Yield why quantiles of the times of calls are impossible: half of the calls take p50 or longer, some p99."""
-    p50_s, p99_s = times.call_time_p50_s, times.call_time_p99_s
-    if p50_s is None or p99_s is None:
-        return
-    mean_s = math.fsum(times.epoch_times_s) / len(times.epoch_times_s) / work.steps
-    if not 0 <= p50_s <= p99_s * (1 + TOLERANCE):
-        yield f"times.call_time_p50_s is {p50_s:.6g}, but call_time_p99_s {p99_s:.6g}"
-    if p50_s > 2 * mean_s * (1 + TOLERANCE) or p99_s > max(times.epoch_times_s) * (1 + TOLERANCE):
-        yield f"calls of {p50_s:.6g} s (p50) and {p99_s:.6g} s (p99) do not fit into its epochs of {work.steps} calls"
 
 
 def _steps(result: CellResult, settings: Settings) -> Iterator[str]:

@@ -4,10 +4,10 @@ Promise: pure; the same cells and the same seed give the same order on any machi
 
 Block r contains repeat r of every cell, so that drift of the machine affects all cells equally; an interrupted run
 has measured every cell about equally often. Within a block the comparisons (cells that differ in their backend,
-implementation or arm only, or that a command or a key of the matrix puts together) are in random order, and so are the
-cells of a comparison, which stay together: figures that are compared are measured close in time. This is the randomised
-complete block design (Fisher 1935, The Design of Experiments). Every second block reverses the order of the cells in
-each comparison of the block before: steady drift cancels (ABBA).
+implementation, call or arm only, or that a command or a key of the matrix puts together) are in random order, and so
+are the cells of a comparison, which stay together: figures that are compared are measured close in time. This is the
+randomised complete block design (Fisher 1935, The Design of Experiments). Every second block reverses the order of the
+cells in each comparison of the block before: steady drift cancels (ABBA).
 
 How many steps an epoch has if `steps_per_epoch` is "auto".
 
@@ -40,7 +40,7 @@ USER_STEP_TIME_S = 0.01
 FLOPS_PER_S = 50e9
 TRAINING_PER_FORWARD = 3
 # Cells that differ in these only are compared: measured close in time, with the same number of steps in an epoch.
-ARMS = ("backend", "implementation")
+ARMS = ("backend", "implementation", "call")
 _COMPARED = attrgetter(*(f.name for f in fields(Settings) if f.name not in (*ARMS, "params")))
 TARGET_EPOCH_S = 0.5
 # Calibrated step times scatter; without a margin half of all epochs would be shorter than the target.

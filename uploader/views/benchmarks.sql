@@ -118,6 +118,7 @@ SELECT
       IF(c.remat != 'none', CONCAT(', remat=', c.remat), ''),
       IF(c.implementation != 'keras', CONCAT(', implementation=', c.implementation), ''),
       IF(c.env != '', CONCAT(', env=', c.env), ''),
+      IF(c.call != 'predict_on_batch', CONCAT(', call=', c.call), ''),
       IFNULL(CONCAT(', source=', c.source), '')
     ),
     3
@@ -187,7 +188,8 @@ SELECT
     c.gradient_accumulation_steps AS gradient_accumulation_steps,
     c.remat AS remat,
     c.implementation AS implementation,
-    c.env AS env
+    c.env AS env,
+    c.call AS call
   ) AS settings,
   IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,

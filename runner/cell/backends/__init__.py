@@ -7,7 +7,7 @@ A new backend is one new file here whose class `Adapter` derives from `BackendAd
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -193,6 +193,19 @@ class BackendAdapter(Protocol):
         It may overwrite the arguments at the places `donated`.
         """
         return function
+
+    def to_host(self, array: Any) -> Any:
+        """Return a copy of an array in NumPy, as soon as it is computed."""
+        import keras
+
+        return keras.ops.convert_to_numpy(array)
+
+    def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
+        """Return the forward pass of a model, with these arguments of its call, compiled: from inputs to outputs.
+
+        Raises `Unsupported` for a backend that compiles no forward pass by itself.
+        """
+        raise Unsupported("call: jit: this backend compiles no forward pass that could be called; set another call")
 
     def generates_compiled(self, model: Any) -> bool:
         """Return whether KerasHub compiles `generate()` of this model."""

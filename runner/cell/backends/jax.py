@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from importlib import metadata
 from typing import Any, cast
 
@@ -163,6 +164,19 @@ class Adapter(BackendAdapter):
 
         program = jax.jit(stateless, donate_argnums=[1 + place for place in donated])
         return lambda *arrays: program(values, *arrays)
+
+    def to_host(self, array: Any) -> Any:
+        return np.array(array) if isinstance(array, jax.Array) else BackendAdapter.to_host(self, array)
+
+    def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
+        def outputs(trainable: Any, others: Any, inputs: Any) -> Any:
+            return model.stateless_call(trainable, others, inputs, **arguments)[0]
+
+        trainable, others = (
+            [variable.value for variable in variables]
+            for variables in (model.trainable_variables, model.non_trainable_variables)
+        )
+        return partial(jax.jit(outputs), trainable, others)
 
     def generates_compiled(self, model: Any) -> bool:
         return not model.run_eagerly

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
@@ -181,6 +181,12 @@ class Adapter(BackendAdapter):
         if model.run_eagerly:
             return function
         return cast(Callable[..., Any], tf.function(function, jit_compile=model.jit_compile))
+
+    def to_host(self, array: Any) -> Any:
+        return np.array(array) if isinstance(array, tf.Tensor) else BackendAdapter.to_host(self, array)
+
+    def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
+        return cast(Callable[[Any], Any], tf.function(lambda inputs: model(inputs, **arguments), jit_compile=True))
 
     def generates_compiled(self, model: Any) -> bool:
         return bool(model.jit_compile) and not model.run_eagerly

@@ -6,16 +6,17 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from keras_matrix.models.workload import map_arrays
 from keras_matrix.records.schema import DeviceProof
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import COMPILED, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.piped.stream import StreamAdapter
@@ -26,7 +27,7 @@ class Adapter(BackendAdapter):
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         self.check(settings)
-        is_compiled = settings.jit is True or settings.league == "matched"
+        is_compiled = settings.jit is True or settings.league == "matched" or settings.call == COMPILED
         if is_compiled and (lacking := _missing_for_compile(settings.device)):
             raise Unsupported(f"jit: torch.compile needs {lacking}")
         if compile_cache_dir is not None:
@@ -150,6 +151,22 @@ class Adapter(BackendAdapter):
 
     def compiled(self, model: Any, function: Callable[..., Any], donated: tuple[int, ...]) -> Callable[..., Any]:
         return cast(Callable[..., Any], torch.no_grad()(function))  # KerasHub's generate() is not compiled either
+
+    def to_host(self, array: Any) -> Any:
+        if not isinstance(array, torch.Tensor) or array.dtype == torch.bfloat16:  # which NumPy has not
+            return BackendAdapter.to_host(self, array)
+        return np.array(array.detach().cpu())
+
+    def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
+        import keras
+
+        program = torch.compile(lambda inputs: model(inputs, **arguments))
+
+        def outputs(inputs: Any) -> Any:
+            with torch.no_grad():
+                return program(map_arrays(keras.ops.convert_to_tensor, inputs))
+
+        return outputs
 
     def free_device_memory_bytes(self) -> int | None:
         return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else None

@@ -28,6 +28,7 @@ from keras_matrix.analysis.keras_cost import KerasCost
 from keras_matrix.analysis.scaling import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic
+from keras_matrix.analysis.views.call_ladder import COLUMNS, CallLadder, CallRung
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.analysis.views.warnings_view import RuleWarnings, warnings_by_rule
 from keras_matrix.records import left_out
@@ -80,6 +81,8 @@ def print_table(run_findings: Findings, printed: Collection[str] = (), stray: Se
     console.print()
     for table_line in table_lines(table, console.width if console.is_terminal else None):
         console.print(table_line.text, style=table_line.style or None, markup=False, soft_wrap=True)
+    for text in call_lines(table.call_ladders):
+        console.print(text, markup=False, soft_wrap=True)
     console.print()
     for line in table.summary:
         console.print(_plain(line))
@@ -88,6 +91,16 @@ def print_table(run_findings: Findings, printed: Collection[str] = (), stray: Se
     print_problems(console, run_findings, printed, stray)
     for line in left_out.lines(run_findings.left_out):
         console.print(_plain(line), soft_wrap=True)
+
+
+def call_lines(ladders: Sequence[CallLadder]) -> list[str]:
+    """Return the ladders of calls as tables, each with a blank line before it."""
+    lines = []
+    for ladder in ladders:
+        rows = [[*COLUMNS], *([*rung.texts] for rung in ladder.rungs)]
+        lines += ["", printable(f"calls of {ladder.title}")]
+        lines += [f"  {line}" for line in aligned(rows, frozenset((1, 2, 3)))]
+    return lines
 
 
 def print_problems(
@@ -178,6 +191,7 @@ def _row_json(work: WorkView) -> dict[str, Any]:
             "scaling": _scaling_json(view.scaling),
             "cold_over_warm_first_epoch": to_json(view.warm_cache.estimate) if view.warm_cache else None,
             "keras_cost": _cost_json(view.keras_cost) if view.keras_cost else None,
+            "call": _call_json(*view.call) if view.call else None,
         }
     return row_json
 
@@ -187,6 +201,19 @@ def _cost_json(cost: KerasCost) -> dict[str, Any]:
         "keras_over_native": to_json(cost.estimate),
         "shares": {part.name: to_json(part.share) for part in cost.parts},
         "text": cost.text,
+    }
+
+
+def _call_json(ladder: CallLadder, rung: CallRung) -> dict[str, Any]:
+    return {
+        "reference": ladder.reference,
+        "over_reference": to_json(rung.estimate),
+        "p50_s": to_json(rung.p50),
+        "p99_s": to_json(rung.p99),
+        "first_call_s": rung.first_call_s,
+        "outputs_deviation": rung.deviation,
+        "outputs": rung.outputs,
+        "reason": rung.reason,
     }
 
 

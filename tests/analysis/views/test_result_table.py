@@ -179,6 +179,7 @@ def test_what_the_table_computes_is_computed_nowhere_else() -> None:
         "keras_matrix.analysis.scaling": {"device_scalings"},
         "keras_matrix.analysis.stats.cell_statistics": {"values", "hidden"},
         "keras_matrix.analysis.stats.suite": {"suite"},
+        "keras_matrix.analysis.views.call_ladder": {"call_ladders"},
         "keras_matrix.analysis.views.result_table": {"result_table"},
     }
     importers, imports = dict[str, set[str]](), 0

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from keras_matrix.runner.cell.loop import EpochLog, Stretch
-from keras_matrix.runner.cell.phases import Predicting, Training
+from keras_matrix.runner.cell.phases import Training
+from keras_matrix.runner.cell.predicting import Predicting
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 
 pytestmark = pytest.mark.process  # imports Keras
@@ -26,7 +27,7 @@ def batches_held(phase: str, steps_held: int, samples: int = 64) -> int:
     """Return how many batches of 8 are on the device in the epochs of 2 steps."""
     settings: Any = SimpleNamespace(
         samples=samples, batch_size=8, seed=0, feed="device_resident", phase=phase, steps_per_execution=1,
-        epochs=2, discard=1, backend="jax",
+        epochs=2, discard=1, backend="jax", call="predict_on_batch",
     )  # fmt: skip
     held: list[int] = []
     model = SimpleNamespace(predict_on_batch=lambda x: x, trainable_variables=[], optimizer=None)

@@ -63,6 +63,11 @@ def test_default_trace_applies_to_every_entry_and_include_replaces_it(cells_of: 
     assert [cell.trace and cell.trace.steps for cell in cells_of(text)] == [3, 4, 4, 9]
 
 
+def test_only_the_default_call_is_traced(cells_of: Cells) -> None:
+    both = cells_of("cells:\n  - {workload: mnist_mlp, phase: predict, call: [model, predict_on_batch], trace: {}}\n")
+    assert {cell.settings.call: cell.trace for cell in both} == {"model": None, "predict_on_batch": Trace()}
+
+
 def test_only_the_cells_of_keras_are_traced(cells_of: Cells) -> None:
     """Mutation: `check_trace` checks the trace that an include gets from its entry too."""
     both = cells_of("cells:\n  - workload: mnist_mlp\n    implementation: [keras, native]\n    trace: {}\n")

@@ -84,7 +84,8 @@ def test_every_figure_of_times_is_measured_or_derived() -> None:
     measured = {
         "import_time_s", "build_time_s", "trace_time_s", "compile_time_s", "first_step_time_s", "calibration_time_s",
         "discarded_epoch_times_s", "epoch_times_s", "short_epoch_times_s", "call_time_p50_s", "call_time_p99_s",
-        "calls_before_time_s", "lead_times_s", "training_times_s", "lead_steps", "whole_epoch_steps",
+        "call_time_p50_interval_s", "call_time_p99_interval_s", "calls_before_time_s", "lead_times_s",
+        "training_times_s", "lead_steps", "whole_epoch_steps",
     }  # fmt: skip
     names = {field.name for field in fields(Times)}
     assert len(names) >= 23
@@ -116,6 +117,9 @@ def test_a_figure_within_rounding_is_accepted_and_replaced() -> None:
         ({"call_time_p50_s": 0.02, "call_time_p99_s": 0.01}, "times.call_time_p50_s is 0.02, but call_time_p99_s 0.01"),
         ({"call_time_p50_s": 0.051, "call_time_p99_s": 0.1}, "do not fit into its epochs of 100 calls"),
         ({"call_time_p50_s": 0.01, "call_time_p99_s": 4.6}, "do not fit into its epochs of 100 calls"),
+        ({"call_time_p50_s": 0.2}, "do not fit into its epochs of 100 calls"),
+        ({"call_time_p50_s": 0.02, "call_time_p50_interval_s": [0.021, 0.03]}, "does not contain it, 0.02"),
+        ({"call_time_p99_interval_s": [0.021, 0.03], "call_time_p50_s": 0.02}, "does not contain it, None"),
         ({"discarded_epoch_times_s": [3.0, 1.0], "training_time_s": 20.0}, "it has 2 discarded epochs, not 1"),
     ],
 )

@@ -146,6 +146,13 @@ def test_implementations_are_compared_and_share_their_steps(tmp_path: Path) -> N
     assert len({plan.calibration_group(cell) for cell in ladder}) == 2
 
 
+def test_calls_are_compared_and_share_their_steps(tmp_path: Path) -> None:
+    ladder = cells(tmp_path, "  - workload: mnist_mlp\n    phase: predict\n    call: [predict, model, jit]\n")
+
+    assert [len(group) for group in plan.comparisons(ladder)] == [9]
+    assert len({plan.calibration_group(cell) for cell in ladder}) == 1
+
+
 def test_cells_put_together_are_one_comparison_with_the_same_steps(some: list[Cell]) -> None:
     apart = [replace(cell, together="one" if cell.settings.batch_size < 4 else "") for cell in some]
     groups = [{cell.settings.batch_size for cell in group} for group in plan.comparisons(apart)]

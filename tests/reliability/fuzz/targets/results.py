@@ -46,7 +46,11 @@ def checking(folder: Path) -> Iterator[Check]:
         found = [record_of(BASE, MACHINE, job, (outcome, BEGUN)) for outcome in OUTCOMES]
         assert [decode(Record, loads(dumps(record))) for record in found] == found
         result, _ = read_result(job)
-        later = () if result is None else (result.unsaved, result.collectives_not_timed, result.samples_unseen)
+        later = (
+            ()
+            if result is None
+            else (result.unsaved, result.collectives_not_timed, result.samples_unseen, result.outputs_unseen)
+        )
         if all(reason is None for reason in later):
             # Otherwise the figures were complete, and the process was ended by what it did after them.
             assert all(record.status is not Status.OK for record in found[2:])

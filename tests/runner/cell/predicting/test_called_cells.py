@@ -1,0 +1,125 @@
+"""Cells that predict, called in each way: real processes, on each backend."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.views.call_ladder import LIMITS
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.schema import MEASURED, Record, Status
+from keras_matrix.records.settings import CALLS, COMPILED, DIRECT, ON_BATCH, PREDICT, WHOLE
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from tests.conftest import make_settings
+from tests.real_cells import real_cell
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("called_cells")]
+STEPS, BATCH = 12, 8
+BUILT_IN: dict[str, Any] = {"workload": "mnist_mlp", "params": {"image_size": 6}, "samples": 2 * BATCH}
+CellOf = Callable[..., Record]
+
+
+@pytest.fixture
+def cell(executor: ProcessExecutor, tmp_path: Path) -> CellOf:
+    def run(**changes: Any) -> Record:
+        given = {"phase": PREDICT, "batch_size": BATCH, "samples": 16, "steps_per_epoch": STEPS, "epochs": 3}
+        return real_cell(executor, tmp_path / uuid.uuid4().hex, make_settings(**given | changes), STEPS)
+
+    return run
+
+
+def own(name: str) -> dict[str, Any]:
+    return {"workload": f"tests.workloads.called:{name}"}
+
+
+def measured(record: Record) -> Record:
+    assert record.status in MEASURED, (record.reason, record.evidence.output_tail)
+    return record
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_call_is_timed_and_answers_as_the_model(cell: CellOf, backend: str, call: str) -> None:
+    """Mutation: the call of the model is left out of the comparison, or its outputs stay on the device."""
+    record = measured(cell(**BUILT_IN, backend=backend, call=call))
+    assert record.resolved is not None
+    assert record.work is not None
+    deviation = record.resolved.outputs_deviation
+    assert (record.resolved.outputs_problem, deviation is not None) == (None, True)
+    assert 0 <= (deviation or 0.0) <= LIMITS["float32"]
+    assert record.work.samples_per_step == BATCH
+    assert (record.times.first_step_time_s or 0.0) > 0
+    p50_s, ends_s = record.times.call_time_p50_s, record.times.call_time_p50_interval_s
+    assert p50_s is not None
+    assert ends_s[0] <= p50_s <= ends_s[1]
+    assert (record.times.call_time_p99_s, record.times.call_time_p99_interval_s) == (None, []), "of 24 calls"
+
+
+@pytest.mark.parametrize("call", [DIRECT, COMPILED])
+def test_how_a_call_of_the_model_itself_ran_is_recorded(cell: CellOf, call: str) -> None:
+    """Mutation: the record has the options of the model's compile(), which these calls ignore."""
+    record = measured(cell(**BUILT_IN, backend="tensorflow", call=call))
+    assert record.resolved is not None
+    assert (record.resolved.jit_compile, record.resolved.eager) == (call == COMPILED, call == DIRECT)
+    assert (record.resolved.recompiles_timed or 0) == 0
+    assert [text for text in record.warnings if text.startswith("own_options")] == []
+
+
+@pytest.mark.parametrize("feed", ["device_resident", "host_fed"])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.one_backend
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_and_outputs_in_dicts_are_called_alike(cell: CellOf, backend: str, call: str, feed: str) -> None:
+    record = measured(cell(**own("several"), backend=backend, call=call, feed=feed))
+    assert record.resolved is not None
+    assert (record.resolved.outputs_deviation or 0.0) <= LIMITS["float32"]
+    assert record.resolved.outputs_problem is None
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_model_of_texts_is_called_but_not_compiled(cell: CellOf) -> None:
+    called = measured(cell(**own("texts"), backend="tensorflow", call=WHOLE))
+    assert called.resolved is not None
+    assert called.resolved.outputs_deviation == pytest.approx(0.0, abs=1e-6)
+    compiled = cell(**own("texts"), backend="tensorflow", call=COMPILED)
+    assert compiled.status is Status.UNSUPPORTED
+    assert (compiled.reason or "").startswith("call: jit: tensorflow cannot compile the model's forward pass, ")
+
+
+@pytest.mark.one_backend
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+def test_a_call_that_decides_in_python_is_not_compiled(cell: CellOf, backend: str) -> None:
+    """Its `call()` takes no `training`. Mutation: every error of the compiler is an error of the model."""
+    assert cell(**own("deciding"), backend=backend, call=COMPILED).status is Status.UNSUPPORTED
+    assert measured(cell(**own("deciding"), backend=backend, call=DIRECT)).resolved is not None
+
+
+@pytest.mark.one_backend
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_of_the_model_itself_is_not_one_of_the_compiler(cell: CellOf, backend: str) -> None:
+    """Mutation: every error of the first call of `jit` is taken for the compiler's."""
+    record = cell(**own("failing"), backend=backend, call=COMPILED)
+    assert record.status is Status.ERROR
+    assert "this model fails" in (record.reason or "")
+
+
+@pytest.mark.parametrize("call", [ON_BATCH, COMPILED])
+def test_outputs_that_are_not_finite_are_measured_and_marked(cell: CellOf, call: str) -> None:
+    record = measured(cell(**own("not_finite"), backend="jax", call=call))
+    assert record.resolved is not None
+    assert (record.resolved.outputs_deviation, record.resolved.outputs_problem) == (None, "are not finite")
+
+
+@pytest.mark.one_backend
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_of_the_models_own_shows_as_other_outputs(cell: CellOf, backend: str) -> None:
+    deviations = {}
+    for call in (ON_BATCH, COMPILED):
+        record = measured(cell(**own("own_step"), backend=backend, call=call))
+        assert record.resolved is not None
+        deviations[call] = record.resolved.outputs_deviation
+    assert deviations == {ON_BATCH: pytest.approx(1.0), COMPILED: pytest.approx(0.0, abs=1e-6)}

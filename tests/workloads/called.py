@@ -1,0 +1,83 @@
+"""Models that predict and are unusual to call; each is `tests.workloads.called:NAME` in a matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+SAMPLES, FEATURES = 16, 4
+
+
+def _values(*shape: int) -> Any:
+    return np.random.default_rng(0).random((SAMPLES, *shape), "float32")
+
+
+def _ready(model: Any) -> Any:
+    model.compile()
+    return model
+
+
+def several() -> tuple[Any, Any]:
+    """A model of inputs in a dict, with two outputs in another."""
+    first, second = keras.Input((FEATURES,), name="first"), keras.Input((2,), name="second")
+    joined = keras.layers.Concatenate()([keras.layers.Dense(3)(first), second])
+    outputs = {"score": keras.layers.Dense(1)(joined), "kind": keras.layers.Dense(5, activation="softmax")(joined)}
+    model = keras.Model({"first": first, "second": second}, outputs)
+    return _ready(model), {"first": _values(FEATURES), "second": _values(2)}
+
+
+def texts() -> tuple[Any, Any]:
+    """A model of texts, which TensorFlow alone has."""
+    words = keras.Input((1,), dtype="string")
+    found = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")(words)
+    return _ready(keras.Model(words, keras.layers.Dense(2)(found))), np.array([["a"], ["b"]] * (SAMPLES // 2))
+
+
+def not_finite() -> tuple[Any, Any]:
+    """A model whose outputs are not numbers."""
+    inputs = keras.Input((FEATURES,))
+    return _ready(keras.Model(inputs, keras.ops.log(keras.layers.Dense(2)(inputs) * 0 - 1))), _values(FEATURES)
+
+
+class _Deciding(keras.Model):
+    """Decides in Python by a number that it computes, which cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, inputs: Any) -> Any:
+        outputs = self.dense(inputs)
+        return outputs if float(keras.ops.sum(outputs)) > 0 else -outputs
+
+
+def deciding() -> tuple[Any, Any]:
+    """A model that runs one operation after the other only. Its `call()` takes no `training`."""
+    return _ready(_Deciding()), _values(FEATURES)
+
+
+class _Failing(keras.Model):
+    """A model that cannot be called at all."""
+
+    def call(self, inputs: Any) -> Any:
+        raise RuntimeError("this model fails")
+
+
+def failing() -> tuple[Any, Any]:
+    """A model whose error is its own, however it is called."""
+    return _ready(_Failing()), _values(FEATURES)
+
+
+class _OwnStep(keras.Sequential):
+    """A model whose step of prediction is not its call."""
+
+    def predict_step(self, *arguments: Any) -> Any:
+        predicted = super().predict_step(*arguments)
+        return (predicted[0] * 2, predicted[1]) if keras.backend.backend() == "jax" else predicted * 2
+
+
+def own_step() -> tuple[Any, Any]:
+    """A model that `predict` and `predict_on_batch` let answer otherwise than its call."""
+    return _ready(_OwnStep([keras.Input((FEATURES,)), keras.layers.Dense(2)])), _values(FEATURES)
