@@ -65,6 +65,7 @@ PARTS = (
     Part("gpu-images", "ci/images --gpu", 40),  # before the Docker tier, which skips the tests of a missing image
     Part("docker", "ci/docker", 40),
     Part("rebuild", "lab/run containers rebuild --limit-s 20", 10),
+    Part("openvino", "ci/openvino", 10),
     Part("gpu-tier", "ci/gpu-tier", 60),
     Part("first-hour", "ci/gpu --device cpu", 30),
     Part("first-hour-gpu", "ci/gpu", 60, needs_gpu=True),

@@ -21,7 +21,7 @@ from tests.sessions import processes, run_name, store_session
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("records", "models", "runner", "analysis", "uploader", "dashboards")
-BACKENDS = frozenset({"keras", "tensorflow", "jax", "torch"})
+BACKENDS = frozenset({"keras", "tensorflow", "jax", "torch", "openvino"})
 MAY_IMPORT = {
     "records": set(),
     "models": {"records"},

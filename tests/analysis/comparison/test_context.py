@@ -47,6 +47,19 @@ def test_parity_result_is_summarised_as_text(record: ParityRecord, phase: str, t
     assert same_work([record], row(phase)).text == text
 
 
+def test_with_a_backend_that_does_not_train_the_worst_outputs_are_shown() -> None:
+    versions = {**VERSIONS, "openvino": {"keras": "3.15.1", "openvino": "1.0"}}
+    predicted = [
+        Pair([name, "openvino"], {"float32": Deviation(outputs=value)})
+        for name, value in (("jax", 2e-7), ("torch", 3e-7))
+    ]
+    record = replace(parity(), pairs=[*parity().pairs, *predicted], versions=versions)
+    four = row("predict", backends=("jax", "torch", "openvino"))
+    assert same_work([record], four).text == "same work: 3e-7 (float32 outputs)"
+    assert same_work([record], four, "jax").text == "same work: 2e-7 (float32 outputs)"
+    assert same_work([record], row("predict")).text == "same work: 2e-12 (float64 loss)"
+
+
 def test_comparison_of_other_versions_is_stale_with_advice() -> None:
     found = same_work([parity()], row(keras="3.16.0"))
     assert found.text == "same work at other versions: 3e-9 (float64 gradient)"
