@@ -25,7 +25,7 @@ from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NA
 from keras_matrix.analysis.stats.suite import Suite
 from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import rules
 from keras_matrix.records.findings import Finding, FindingKind
 from keras_matrix.records.schema import MEASURED
@@ -94,7 +94,9 @@ def _group(name: str) -> str:
         return "Keras"
     if name in MACHINE_FACTS:
         return "the machine's administrator"
-    return next((b for b in BACKENDS if name.startswith(b[:3])), "the author of the settings or packages")
+    packages = {package: backend.name for backend in TABLE.values() for package in backend.packages}
+    found = (backend for package, backend in packages.items() if name.startswith(package))
+    return next(found, "the author of the settings or packages")
 
 
 def _work(work: WorkView) -> Iterator[Finding]:

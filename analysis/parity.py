@@ -14,6 +14,9 @@ the Euclidean norm, those of numbers the same in absolute value. Two things are 
 - The part of an update's deviation that the resolution of the weight itself explains: a weight of norm w is stored to
   `resolution * w`, so that an update, the difference of two, cannot be more exact.
 
+Two processes that only predict are compared by their outputs of the first batch. No further process explains a
+deviation beyond the limit.
+
 `runner.checks.parity` runs the processes. What explains a figure beyond its limit:
 
 - A known cause: within the cause's limit, and with the inexact operation computed exactly the figure is within its
@@ -47,8 +50,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.codec import canonical
+from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS
 from keras_matrix.records.instruments.parity import (
     Deviation,
     Facts,
@@ -56,10 +58,8 @@ from keras_matrix.records.instruments.parity import (
     Pair,
     ParityFinding,
     ParityOutput,
-    ParityRecord,
     Sketch,
 )
-from keras_matrix.records.settings import Scalar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,6 +71,8 @@ LIMITS: Mapping[str, Mapping[str, float]] = {
     "float64": {"loss": 1e-10, "gradient_norm": 1e-8, "gradient": 1e-8, "update": 1e-6, "losses": 1e-6},
     "float32": {"loss": 1e-5, "gradient_norm": 1e-4, "gradient": 1e-2, "update": 5e-2, "losses": 1e-3},
 }
+OUTPUTS = "outputs"
+OUTPUTS_LIMITS = {"float64": 1e-10, "float32": 1e-5}
 RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23}
 ZERO = {"float64": 1e-12, "float32": 1e-6}
 # Among 15,000 compared weights, no difference beyond this is expected by chance.
@@ -150,6 +152,22 @@ def deviation(a: ParityProcess, b: ParityProcess, precision: str, zero: Zeros = 
         update_at=update_at,
         losses=worst_loss(a.trace.losses, b.trace.losses),
     )
+
+
+def outputs_deviation(a: ParityProcess, b: ParityProcess) -> Deviation:
+    """Return the deviation of the outputs of two processes that predicted."""
+    if a.trace.outputs != b.trace.outputs:
+        return Deviation()
+    return Deviation(
+        outputs=_worst(range(a.trace.outputs), lambda i: _apart(a.arrays("output", i), b.arrays("output", i), 0.0))[0]
+    )
+
+
+def outputs_findings(precision: str, observed: Deviation) -> list[ParityFinding]:
+    """Return the finding that outputs are beyond their limit, or that they could not be compared."""
+    limit = OUTPUTS_LIMITS[precision]
+    is_within = observed.outputs is not None and observed.outputs <= limit
+    return [] if is_within else [ParityFinding(precision, OUTPUTS, observed.outputs, limit)]
 
 
 def worst_update(
@@ -262,43 +280,6 @@ def backward_difference(
 def plain(name: str) -> str:
     """Return a name without the numbers that Keras adds to make it unique."""
     return "/".join(part.rstrip("0123456789").rstrip("_") or part for part in name.split("/"))
-
-
-def latest_comparison(
-    records: Sequence[ParityRecord],
-    workload: str,
-    params: Mapping[str, Scalar] | None = None,
-    versions: Mapping[str, Mapping[str, str]] | None = None,
-) -> StoredComparison | None:
-    """Return the newest comparison of a workload, if possible of these versions, and then of these parameters.
-
-    `versions` by backend are those of the figures it is shown with; backends whose versions differ are `stale`. None if
-    the workload was never compared.
-    """
-
-    def stale(record: ParityRecord) -> tuple[str, ...]:
-        return tuple(
-            backend
-            for backend, installed in (versions or {}).items()
-            if any(record.versions.get(backend, {}).get(name) != installed.get(name) for name in ("keras", backend))
-        )
-
-    def suits(record: ParityRecord) -> tuple[bool, bool, str]:
-        return not stale(record), canonical(record.params) == own_params, record.started_at
-
-    own_params = None if params is None else canonical(dict(params))
-    best = max((record for record in records if record.workload == workload), key=suits, default=None)
-    return None if best is None else StoredComparison(best, suits(best)[1], stale(best))
-
-
-@dataclass(frozen=True, slots=True)
-class StoredComparison:
-    """A stored comparison; `same_params`: it is of exactly the requested parameters; `stale` are the backends whose
-    version has changed since."""
-
-    record: ParityRecord
-    same_params: bool
-    stale: tuple[str, ...]
 
 
 def _of_kind(trace: ParityOutput, kind: str) -> list[int]:
@@ -594,6 +575,6 @@ CAUSES = (
         "layers compute in float32 also in float64, as KerasHub's normalisations, rotary embeddings and softmax do, "
         "and each backend rounds differently",
         backend, Operation.FLOAT32_LAYERS, _ran(Operation.FLOAT32_LAYERS), _fixed(update=1e-4, forward=1e-5))
-      for backend in BACKENDS),
+      for backend in TRAINING_BACKENDS),
 )
 # fmt: on

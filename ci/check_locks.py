@@ -71,6 +71,7 @@ LOCKS = (
     Lock("jax-tpu", ("jax-tpu", "hub"), machines=AMD64),
     Lock("torch-cpu", ("torch-cpu", "hub"), torch_apart=True),
     Lock("torch-gpu", ("torch-gpu", "hub"), machines=AMD64),
+    Lock("openvino-cpu", ("openvino-cpu", "hub")),
     Lock("bigquery", lists="emulator.in", pythons=("3.13",), machines=AMD64),
 )
 

@@ -46,20 +46,21 @@ import numpy as np
 import keras
 from keras import layers
 
-def train(model, inputs, optimizer):
+def run(model, inputs, optimizer):
     model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    model.fit(inputs, np.zeros(4, "int32"), batch_size=2, epochs=1, verbose=0)
+    if keras.backend.backend() != "openvino":
+        model.fit(inputs, np.zeros(4, "int32"), batch_size=2, epochs=1, verbose=0)
     model.predict(inputs, verbose=0)
 
 images = keras.Input((8, 8, 3))
 x = layers.Dropout(0.5)(layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(4, 3)(images))))
 x = layers.GlobalAveragePooling2D()(layers.DepthwiseConv2D(2)(layers.MaxPooling2D()(x)))
-train(keras.Model(images, layers.Dense(2, "softmax")(x)), np.zeros((4, 8, 8, 3), "float32"), "adam")
+run(keras.Model(images, layers.Dense(2, "softmax")(x)), np.zeros((4, 8, 8, 3), "float32"), "adam")
 tokens = keras.Input((6,), dtype="int32")
 x = layers.Embedding(8, 4)(tokens)
 x = layers.LayerNormalization()(layers.MultiHeadAttention(2, 2)(x, x))
 x = layers.GRU(4)(layers.LSTM(4, return_sequences=True)(layers.SimpleRNN(4, return_sequences=True)(x)))
-train(keras.Model(tokens, layers.Dense(2, "softmax")(x)), np.zeros((4, 6), "int32"), keras.optimizers.AdamW())
+run(keras.Model(tokens, layers.Dense(2, "softmax")(x)), np.zeros((4, 6), "int32"), keras.optimizers.AdamW())
 """
 HUB = """
 import keras_hub, sklearn.datasets, h5py
@@ -88,12 +89,13 @@ PROGRAMS = {
     "tensorflow": (("tensorflow", "keras"), TENSORFLOW + KERAS),
     "jax": (("jax", "keras"), JAX + KERAS),
     "torch": (("torch", "keras"), TORCH + KERAS),
+    "openvino": (("openvino", "keras"), KERAS),
     "hub": (("keras_hub",), HUB),
     "inputs": (("grain", "array_record"), INPUTS),
     "opencv": (("cv2",), "import cv2\n"),
     "ray": (("ray",), RAY),
 }
-BACKENDS = ("tensorflow", "jax", "torch")
+BACKENDS = ("tensorflow", "jax", "torch", "openvino")
 
 
 def present(modules: tuple[str, ...]) -> bool:

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.settings import FREED_MEMORY, Settings
@@ -186,13 +186,13 @@ def main() -> int:
     """Run the requested measurement. Return 1 if a rebuild exceeds the limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("epochs", "start", "rebuild"))
-    parser.add_argument("--backend", action="append", choices=BACKENDS, help="only this one; may be repeated")
+    parser.add_argument("--backend", action="append", choices=TRAINING_BACKENDS, help="only this one; may be repeated")
     parser.add_argument("--python", type=Path, metavar="FOLDER", help="epochs: of another environment, too")
     parser.add_argument("--freed-memory", choices=FREED_MEMORY, default="returned", help="epochs: of these cells")
     parser.add_argument("--rounds", type=int, default=8, help="blocks, or starts of each (default: 8)")
     parser.add_argument("--limit-s", type=float, default=math.inf, help="the maximum time of a rebuild")
     args = parser.parse_args()
-    backends = args.backend or BACKENDS
+    backends = args.backend or TRAINING_BACKENDS
     if args.what == "rebuild":
         return int(rebuild([image_name(IMAGES, name, "cpu").partition(":")[2] for name in backends]) > args.limit_s)
     with interruptible():  # so that no container outlives an interrupt

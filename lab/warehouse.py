@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.findings import Finding, FindingKind, Findings
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Learning, Memory, Record, Resolved, Surroundings, Times
@@ -209,7 +209,7 @@ def _round(warehouse: Any, outbox: Outbox, number: int) -> dict[str, float]:
 def rows_of(run: int) -> Iterator[WarehouseRow]:
     """Yield the rows of one synthetic run: 200 measurements."""
     name = run_name(run)
-    yield rows.of_run(name, {"planned": len(BACKENDS) * REPEATS})
+    yield rows.of_run(name, {"planned": len(TRAINING_BACKENDS) * REPEATS})
     run_records = list(records(run))
     for record in run_records:
         yield from rows.of_record(record)
@@ -225,8 +225,8 @@ def settings(work: int, backend: str) -> object:
 
 def records(run: int) -> Iterator[Record]:
     """Yield the records of one synthetic run of one work."""
-    for backend, repeat in itertools.product(BACKENDS, range(REPEATS)):
-        step_s = 0.01 * (1 + BACKENDS.index(backend)) * (1 + 0.001 * ((run * 7 + repeat) % 11))
+    for backend, repeat in itertools.product(TRAINING_BACKENDS, range(REPEATS)):
+        step_s = 0.01 * (1 + TRAINING_BACKENDS.index(backend)) * (1 + 0.001 * ((run * 7 + repeat) % 11))
         times = Times(
             step_time_s=step_s,
             epoch_times_s=[step_s * 50] * 5,

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from keras_matrix.records.settings import DEVICES, FIT, PREDICT, Settings
+
 KERAS_HUB = "keras-hub"
 # Keras 2 beside Keras 3, and the variable with which TensorFlow uses it.
 TF_KERAS, TF_KERAS_SWITCH = "tf_keras", "TF_USE_LEGACY_KERAS"
@@ -45,6 +47,9 @@ class Backend:
     on a CPU. `autotune_off` are the environment variables that switch autotuning off; `autotune_in_xla` is whether
     XLA stores its results, in a file of its own.
 
+    `trains` is whether Keras trains on it; otherwise it is measured by `phase: predict` alone. `devices` are the kinds
+    of devices that Keras uses it on.
+
     The FC modes: `partition` if the backend divides arrays by itself, `network_devices` the kinds of devices whose
     workers can communicate over a network, `network_modes` the modes in which they can (empty: in all whose workers
     communicate), `fc_in_xla` whether XLA compiles a whole step, `fc_in_processes` whether each worker is a process of
@@ -63,6 +68,8 @@ class Backend:
     build_packages: tuple[str, ...]
     cpu_package: str
     compile_rank: int
+    trains: bool = True
+    devices: tuple[str, ...] = DEVICES
     plugins: tuple[str, ...] = ()
     cpu_version_suffix: str = ""
     newest_python: tuple[int, int] | None = None
@@ -143,6 +150,17 @@ TABLE: dict[str, Backend] = {
             replica_devices=("cpu", "gpu"),
             not_compiled="torch.compile of a step around DistributedDataParallel is not implemented here",
         ),
+        Backend(
+            "openvino",
+            service="openvino",
+            packages=("openvino",),
+            build_packages=("openvino",),
+            cpu_package="openvino",
+            compile_rank=3,
+            trains=False,
+            devices=("cpu",),
+            graph_without_jit=True,
+        ),
     )
 }
 _PLUGINS = tuple(name for backend in TABLE.values() for name in backend.plugins)
@@ -156,7 +174,29 @@ DISTRIBUTIONS = (
 # Earlier records do not state these even if the cell used them.
 STATED_LATER = frozenset({*_PLUGINS, KERAS_HUB})
 BACKENDS: tuple[str, ...] = (*TABLE,)
-BY_COMPILE_TIME: tuple[str, ...] = tuple(sorted(TABLE, key=lambda name: TABLE[name].compile_rank))
+TRAINING_BACKENDS: tuple[str, ...] = tuple(name for name in TABLE if TABLE[name].trains)
+BY_COMPILE_TIME: tuple[str, ...] = tuple(sorted(TRAINING_BACKENDS, key=lambda name: TABLE[name].compile_rank))
+
+
+def backends_for(phase: object) -> tuple[str, ...]:
+    """Return the backends that run a phase."""
+    return BACKENDS if phase == PREDICT else TRAINING_BACKENDS
+
+
+def cell_problem(settings: Settings) -> str | None:
+    """Return why a cell's backend does not run its phase, or not on its device; None if it does, or is a label."""
+    backend, phase = TABLE.get(settings.backend), settings.phase
+    if backend is None:
+        return None
+    if backend.name not in backends_for(phase):
+        why = "Keras does not train on it" if phase == FIT else f"{phase} is not measured on it"
+        return (
+            f"phase: must be predict on {backend.name}: {why}, got {phase}; set phase: predict, or exclude the backend"
+        )
+    if settings.device not in backend.devices:
+        rule = f"must be {' or '.join(backend.devices)} on {backend.name}, got {settings.device}"
+        return f"device: {rule}; set another device, or exclude the backend"
+    return None
 
 
 def without_wheel(backend: str, python: tuple[int, int]) -> str | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.backends import TABLE
+from keras_matrix.records.backends import TABLE, cell_problem
 from keras_matrix.records.codec import CodecError, about, decode, dumps
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.communication import Communication
@@ -197,7 +197,9 @@ def problems(settings: Settings) -> list[str]:
 
 
 def backend_problem(settings: Settings) -> str | None:
-    """Return why this backend cannot divide the cell among its devices, though another one can; None if it can."""
+    """Return why this backend cannot run the cell, though another one can: None if it can."""
+    if problem := cell_problem(settings):
+        return problem
     if settings.devices == 1:
         return None
     backend = TABLE[settings.backend]

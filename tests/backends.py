@@ -2,7 +2,8 @@
 
 A test of the process tier needs the backends that its parameters and its mark `backends("torch")` name. If it has
 neither, it needs those that its code names as text; the mark without names says that it needs none of these. It is
-skipped with the reason where one is missing. A test that is for any backends takes them from `INSTALLED`.
+skipped with the reason where one is missing. A test that is for any backends takes them from `INSTALLED`. A backend
+that does not train is in an environment of its own, `APART`, that a test gives to `--python`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS, service_name
 
+ROOT = Path(__file__).parents[1]
 INSTALLED = tuple(name for name in BACKENDS if find_spec(name) is not None)
+# Made by `ci/environment openvino-cpu`.
+APART = {name: ROOT / f".venv-{service_name(name, 'cpu')}" for name in BACKENDS if name not in TRAINING_BACKENDS}
 
 
 def why_not(item: pytest.Item) -> str | None:
@@ -24,6 +29,10 @@ def why_not(item: pytest.Item) -> str | None:
     if not item.get_closest_marker("process"):
         return None
     missing = sorted(needed(item) - {*INSTALLED})
+    for name in [name for name in missing if name in APART]:
+        if not (APART[name] / "bin" / "python").exists():
+            return f"no {name}: make its environment with ci/environment {service_name(name, 'cpu')}"
+        missing.remove(name)
     return f"no {' and no '.join(missing)} for Python {'.'.join(map(str, sys.version_info[:2]))}" if missing else None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.instruments import peaks
@@ -57,7 +57,7 @@ MATCHED = {"tf32": False, "tf32_matmul": False, "tf32_convolution": False, "tf32
 
 @dataclass(frozen=True)
 class GpuWork:
-    """A workload with its step time on each backend, in the order of `BACKENDS`, and the operations of its layers."""
+    """A workload with its step time on each backend, in the order of `TRAINING_BACKENDS`, and its operations."""
 
     workload: str
     step_times_s: tuple[float, float, float]
@@ -91,9 +91,9 @@ WORKS = (
 
 def gpu_records(league: str = "as_shipped") -> list[Record]:
     """Return the records of every work on every backend, and of FC on one worker and on two, which need two GPUs."""
-    cells = [(work, backend) for work in WORKS for backend in BACKENDS]
+    cells = [(work, backend) for work in WORKS for backend in TRAINING_BACKENDS]
     measured = [_record(work, backend, repeat, league) for work, backend in cells for repeat in range(REPEATS)]
-    return [*measured, *(record for backend in BACKENDS for record in _fc(backend, league))]
+    return [*measured, *(record for backend in TRAINING_BACKENDS for record in _fc(backend, league))]
 
 
 def gpu_run(root: Path, league: str = "as_shipped", night: int = 0) -> tuple[Run, Findings]:
@@ -117,7 +117,7 @@ def gpu_run(root: Path, league: str = "as_shipped", night: int = 0) -> tuple[Run
 def gpu_peaks(machine: Machine = GPU_MACHINE) -> peaks.Peaks:
     """Return peaks of an A100 near what its data sheet states: 19.5, 156 and 312 TFLOP/s, 1.555 TB/s."""
     rates = {"float32": 18_500.0, "tf32": 131_000.0, "bfloat16": 262_000.0}
-    gemms = [gemm(name, p, rate, 12, 8192, "gpu") for name in BACKENDS for p, rate in rates.items()]
+    gemms = [gemm(name, p, rate, 12, 8192, "gpu") for name in TRAINING_BACKENDS for p, rate in rates.items()]
     return make_peaks(
         machine,
         versions=PACKAGES,
@@ -130,7 +130,7 @@ def gpu_peaks(machine: Machine = GPU_MACHINE) -> peaks.Peaks:
 
 def _record(work: GpuWork, backend: str, repeat: int, league: str) -> Record:
     noise = random.Random(f"{work.workload}/{work.settings}/{backend}/{repeat}")
-    step_s = work.step_times_s[BACKENDS.index(backend)] * noise.lognormvariate(0, 0.004)
+    step_s = work.step_times_s[TRAINING_BACKENDS.index(backend)] * noise.lognormvariate(0, 0.004)
     settings = make_settings(backend=backend, workload=work.workload, device="gpu", league=league, **work.settings)
     if league == "matched" and settings.precision == "float32":
         step_s *= WITHOUT_TF32

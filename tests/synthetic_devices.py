@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.replicas import Replica, Replicas
 from keras_matrix.records.schema import Record, Resolved
@@ -66,7 +66,7 @@ def scaled_run(repeats: int = 5, counts: Sequence[int] = (1, 2, 4), **changes: A
     """Return a workload on several numbers of devices; N of a backend take `PARTS` / N of the time of one."""
     return [
         record
-        for backend in BACKENDS
+        for backend in TRAINING_BACKENDS
         for devices in counts
         for record in device_records(devices, _times(backend, devices, repeats), backend, **changes)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,3 +49,14 @@ def test_the_code_of_a_test_names_what_no_parameter_does(monkeypatch: pytest.Mon
     assert backends.why_not(item(pytest.mark.process, **code)) == f"no torch for Python {HERE}"
     assert backends.why_not(item(pytest.mark.process, **code, backend="jax")) is None
     assert backends.why_not(item(pytest.mark.process, pytest.mark.backends, **code)) is None
+
+
+def test_a_test_of_a_backend_that_does_not_train_needs_its_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(backends, "APART", {"openvino": tmp_path})
+    apart = item(pytest.mark.process, pytest.mark.backends("openvino"))
+    assert backends.why_not(apart) == "no openvino: make its environment with ci/environment openvino-cpu"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    assert backends.why_not(apart) is None

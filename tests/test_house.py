@@ -18,7 +18,7 @@ from tests import scan
 from tests.scan import ROOT, Facts, facts
 from tests.sessions import processes, run_name, store_session
 
-BACKENDS = frozenset({"keras", "tensorflow", "jax", "torch"})
+BACKENDS = frozenset({"keras", "tensorflow", "jax", "torch", "openvino"})
 MAY_IMPORT = {
     "records": set(),
     "models": {"records"},

@@ -17,15 +17,16 @@ from keras_matrix.analysis.comparison.same_work import NO_JIT, OTHER_KERAS
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.generation import LABEL as OVERHEAD_BOUND
 from keras_matrix.analysis.influence import influence_caveat
-from keras_matrix.analysis.parity import ON_A_CPU, StoredComparison, latest_comparison
+from keras_matrix.analysis.parity import ON_A_CPU
 from keras_matrix.analysis.proofs import proof_lines, proofs_of
+from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.fc.spec import is_native, problem_of
 from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.replicas import ReplicaProof
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces.table import TraceSummary
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 # By phase: the figure that covers most of the computation of a step or a call.
 SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss"), "generate": ("float64", "loss")}
+# With a backend that does not train: its only figure, in the one precision that it computes in.
+SHOWN_OUTPUTS = ("float32", "outputs")
 
 
 class WorkStatus(StrEnum):
@@ -180,7 +183,8 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     if stored_comparison is None or not pairs:
         remark = f"compare the backends with: runner parity {settings.workload}"
         return SameWork(WorkStatus.NOT_CHECKED, remarks=() if settings.script else (remark,))
-    precision, figure = SHOWN[settings.phase]
+    is_predicted = any(observed.outputs is not None for pair in pairs for observed in pair.deviations.values())
+    precision, figure = SHOWN_OUTPUTS if is_predicted else SHOWN[settings.phase]
     values = [getattr(pair.deviations[precision], figure) for pair in pairs if precision in pair.deviations]
     known_values = [value for value in values if value is not None]
     concerned = {name for pair in pairs for name in pair.backends}
@@ -192,6 +196,43 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     place_text = ("" if settings.device == "cpu" else ON_A_CPU) + ("" if settings.devices == 1 else ON_ONE_DEVICE)
     remarks = (*_remarks(stored_comparison, pairs, stale), *_other_precision(settings))
     return SameWork(status, max(known_values, default=None), f"{precision} {figure}{place_text}", remarks)
+
+
+def latest_comparison(
+    records: Sequence[ParityRecord],
+    workload: str,
+    params: Mapping[str, Scalar] | None = None,
+    versions: Mapping[str, Mapping[str, str]] | None = None,
+) -> StoredComparison | None:
+    """Return the newest comparison of a workload, if possible of these versions, and then of these parameters.
+
+    `versions` by backend are those of the figures it is shown with; backends whose versions differ are `stale`. None if
+    the workload was never compared.
+    """
+
+    def stale(record: ParityRecord) -> tuple[str, ...]:
+        return tuple(
+            backend
+            for backend, installed in (versions or {}).items()
+            if any(record.versions.get(backend, {}).get(name) != installed.get(name) for name in ("keras", backend))
+        )
+
+    def suits(record: ParityRecord) -> tuple[bool, bool, str]:
+        return not stale(record), canonical(record.params) == own_params, record.started_at
+
+    own_params = None if params is None else canonical(dict(params))
+    best = max((record for record in records if record.workload == workload), key=suits, default=None)
+    return None if best is None else StoredComparison(best, suits(best)[1], stale(best))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredComparison:
+    """A stored comparison; `same_params`: it is of exactly the requested parameters; `stale` are the backends whose
+    version has changed since."""
+
+    record: ParityRecord
+    same_params: bool
+    stale: tuple[str, ...]
 
 
 def same_fc_work(proofs: Sequence[ProvedMode], row: Row, backend: str | None = None) -> SameWork:

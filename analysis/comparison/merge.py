@@ -19,10 +19,10 @@ from itertools import product
 from typing import Any
 
 from keras_matrix.analysis.comparison.table import in_order, work_key
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS, backends_for
 from keras_matrix.records.identity import parameter_key, value_as_text
 from keras_matrix.records.schema import MEASURED, Record
-from keras_matrix.records.settings import Scalar
+from keras_matrix.records.settings import FIT, PREDICT, Scalar
 from keras_matrix.records.task import PREFIX
 
 REASONS_SHOWN = 3  # of one backend: an old results folder may hold hundreds of runs of another matrix
@@ -45,6 +45,7 @@ class BackendRun:
     devices: frozenset[str]
     models: frozenset[str]
     external: bool = False
+    predicts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,11 @@ class MergeCandidate:
     def measured(self) -> bool:
         """Whether any cell was measured."""
         return any(backend.measured for backend in self.backends.values())
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it has works of a phase that every backend runs."""
+        return any(backend.predicts for backend in self.backends.values())
 
     @property
     def works(self) -> frozenset[str]:
@@ -160,7 +166,7 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
                 continue
             runs[backend] = merge_candidate.run_id
             notes += _works_note(reference, merge_candidate, backend)
-        if set(runs).issuperset(BACKENDS):
+        if set(runs).issuperset(backends_for(PREDICT if reference.predicts else FIT)):
             break
     if reference is None:
         return Merge("", {}, tuple(left_out))
@@ -173,7 +179,7 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
         reference.run_id,
         ordered,
         tuple(omission for omission in left_out if failed_runs.get(omission.backend) != omission.run_id),
-        () if has_external else tuple(name for name in BACKENDS if name not in runs),
+        () if has_external else tuple(name for name in TRAINING_BACKENDS if name not in runs),
         tuple(notes),
     )
 
@@ -256,6 +262,7 @@ def _backend_run(records: Sequence[Record]) -> BackendRun:
         devices=frozenset(record.settings.device for record in records),
         models=frozenset(device.model for device in devices if device.model),
         external=any(record.settings.workload.startswith(PREFIX) for record in records),
+        predicts=any(record.settings.phase == PREDICT for record in records),
     )
 
 

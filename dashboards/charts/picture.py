@@ -24,9 +24,10 @@ Place = float | str
 CURVE_WIDTH, CURVE_HEIGHT = 1000, 100
 SHAPES = '<circle id="{0}0"{1} r="4.2"/><path id="{0}1"{1} d="M0-5.4 5.4 0 0 5.4-5.4 0Z"/>' + (
     '<path id="{0}2"{1} d="M0-5.2 5 3.8H-5Z"/><rect id="{0}3"{1} x="-4" y="-4" width="8" height="8"/>'
+    '<path id="{0}4"{1} d="M0 5.2 5-3.8H-5Z"/>'
 )
 DEFINED = "<defs>" + SHAPES.format("m", "") + SHAPES.format("h", ' class="hollow"') + "</defs>"
-TRIANGLE = 2  # the slot whose dot has no element of its own
+TRIANGLES = (2, 4)  # the slots whose dot has no element of its own
 # The space between a figure and its unit, and between the two ends of an interval.
 _WITHIN_FIGURE = re.compile(
     r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B|W|[kMGTP]?(?:FLOP|B)/s|samples/[sJ])(?!\w)|-?[\d.,]+\])"
@@ -249,7 +250,7 @@ def _mark(mark: Mark, slot: int | None) -> str:
 
 
 def _dot(dot: Dot, slot: int | None) -> str:
-    """Return a dot; one of the picture's own backend has its colour and, but for the triangle, its own element.
+    """Return a dot; one of the picture's own backend has its colour and, but for triangles, its own element.
 
     For a browser each <use> of a shape is a tree of its own: where there are thousands, circles and rotated rectangles
     are drawn directly. The style sheet gives them their size, and their place in the middle of a height.
@@ -257,7 +258,7 @@ def _dot(dot: Dot, slot: int | None) -> str:
     if dot.slot != slot:
         attributes = f' class="mark s{dot.slot}" href="#{"h" if dot.hollow else "m"}{dot.slot}"'
         return _tipped("use", f"{attributes}{_at('x', dot.x)}{_at('y', dot.y)}", dot.tip)
-    tag, c = ("circle", "c") if slot == 0 else ("use", "") if slot == TRIANGLE else ("rect", "")
+    tag, c = ("circle", "c") if slot == 0 else ("use", "") if slot in TRIANGLES else ("rect", "")
     attributes = (' class="hollow"' if dot.hollow else "") + (f' href="#m{slot}"' if tag == "use" else "")
     y_attribute = "" if dot.y == MIDDLE else f' {c}y="{_number(dot.y)}"'
     return _tipped(tag, f'{attributes} {c}x="{_number(dot.x)}"{y_attribute}', dot.tip)

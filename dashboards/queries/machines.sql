@@ -12,6 +12,7 @@ SELECT
     WHEN 'tensorflow' THEN JSON_VALUE(c.versions, '$.tensorflow')
     WHEN 'jax' THEN JSON_VALUE(c.versions, '$.jax')
     WHEN 'torch' THEN JSON_VALUE(c.versions, '$.torch')
+    WHEN 'openvino' THEN JSON_VALUE(c.versions, '$.openvino')
   END AS backend_version,
   COUNT(DISTINCT c.run_id) AS runs,
   COUNT(DISTINCT c.cell_id) AS cells,

@@ -19,6 +19,7 @@ SELECT
     WHEN 'tensorflow' THEN JSON_VALUE(s.facts, '$.tensorflow')
     WHEN 'jax' THEN JSON_VALUE(s.facts, '$.jax')
     WHEN 'torch' THEN JSON_VALUE(s.facts, '$.torch')
+    WHEN 'openvino' THEN JSON_VALUE(s.facts, '$.openvino')
   END AS backend_version,
   c.estimate AS change_ratio,
   c.verdict AS change_verdict,

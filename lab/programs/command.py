@@ -32,7 +32,7 @@ from shutil import copytree
 from scipy.stats import quantile_test
 
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, Estimate, of_logs, paired_logs
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.records.text import percentage, ratio_text, seconds
@@ -383,13 +383,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=("table", *STUDIES, "figures"))
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program")
-    parser.add_argument("--backend", action="append", default=[], choices=BACKENDS, help="only this backend")
+    parser.add_argument("--backend", action="append", default=[], choices=TRAINING_BACKENDS, help="only this backend")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="`table`: of `runner script`")
     parser.add_argument("--seconds", type=float, default=12.0, help="of alternation, for each program and backend")
     parser.add_argument("--pairs", type=int, default=12, help="of whole processes")
     args = parser.parse_args()
     programs = [program for program in corpus() if not args.only or program.name in args.only]
-    backends = tuple(backend for backend in BACKENDS if not args.backend or backend in args.backend)
+    backends = tuple(backend for backend in TRAINING_BACKENDS if not args.backend or backend in args.backend)
     chosen = Chosen(programs, backends, args.seconds, args.pairs, tuple(args.set))
     if args.study == "table":
         table(chosen)

@@ -23,7 +23,7 @@ from dataclasses import asdict, replace
 from itertools import accumulate
 from typing import Any
 
-from keras_matrix.records.backends import TABLE
+from keras_matrix.records.backends import TABLE, TRAINING_BACKENDS
 from keras_matrix.records.fc.network import normal_rate
 from keras_matrix.records.fc.spec import (
     DIVIDERS,
@@ -210,6 +210,8 @@ def _list(modes: tuple[str, ...]) -> str:
 
 def backend_problems(problem: FcProblem, backend: str) -> list[str]:
     """Return why a problem that is valid elsewhere is invalid on a backend."""
+    if not TABLE[backend].trains:
+        return [f"backend: must be one that trains, {', '.join(TRAINING_BACKENDS)}, got {backend}"]
     divider = DIVIDERS.get(problem.partition, (backend,))[0]
     problems = [] if divider == backend else [f"partition: must be program on {backend}, got {problem.partition}"]
     values = asdict(problem)

@@ -1,5 +1,7 @@
 """Parity comparisons of a workload: the same weights, batches and steps on every backend, compared without timing.
 
+A backend that does not train is compared by the outputs of the first batch, with the others' own.
+
 Each parity process runs one backend at one precision and returns arrays and a `ParityOutput`. A `ParityRecord` is the
 comparison of one workload's processes, stored as `results/parity/<name>.json`; a newer comparison replaces it.
 
@@ -85,6 +87,7 @@ class ParityOutput:
     versions: dict[str, str] = about("Python, Keras, the backend and others", default_factory=dict)
     facts: Facts | None = about("facts on which known causes depend, if it trained", default=None)
     replicas: Replicas | None = about("the devices, if it trained on several", default=None)
+    outputs: int = about("how many arrays `output.<i>` it has, if it predicted instead", default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,10 @@ class Deviation:
     update: float | None = about("change of a weight by step 2, of the worst weight", default=None)
     update_at: str | None = about("that weight", default=None)
     losses: float | None = about("loss, the worst of all steps", default=None)
+    outputs: float | None = about(
+        "outputs of batch 1, the worst array's: |a - b| / max(|a|, |b|); the only figure if one of them does not train",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,10 @@ ARRAYS_NAME = "arrays.npz"
 class ParityWorker:
     """What a process does for parity instead of measuring: see `runner.cell.parity`.
 
-    `role` is weights (create them), train (compare steps), fit (the same by `fit`, on the cell's devices) or forward
-    (sketch the layers' outputs). `weights` is the
-    file to load, None for the process that creates it. With `nudge`, a seed, each weight moves by one unit in its last
-    place. The operations in `correct` are computed exactly, unlike by the backend: see `runner.cell.parity`.
+    `role` is weights (create them), train (compare steps), fit (the same by `fit`, on the cell's devices), predict
+    (compare outputs) or forward (sketch the layers' outputs, in the cell's phase). `weights` is the file to load, None
+    for the process that creates it. With `nudge`, a seed, each weight moves by one unit in its last place. The
+    operations in `correct` are computed exactly, unlike by the backend: see `runner.cell.parity`.
     """
 
     role: str

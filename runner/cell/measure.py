@@ -136,7 +136,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         work=counted(work, adapter, overridden, first_batches[0]),
         input=input_use(workload.pipeline, job, work),
         data_notes=[*(workload.pipeline.notes if workload.pipeline else ()), *call_notes(workload.call, overridden)],
-        program_notes=work.ledger.notes,
+        program_notes=[*work.ledger.notes, *adapter.notes()],
         replicas=replicas,
         generation=generation(job, workload, adapter, first_batches[0]),
     )

@@ -28,6 +28,7 @@ from keras_matrix.models.workload import Built
 from keras_matrix.records import files
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments.parity import Facts, Operation, ParityOutput, Sketch, Weight, content_hash
+from keras_matrix.records.settings import FIT
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import counted_feed, inputs_of, make_batches, parts_of, steps_of_pass
@@ -78,6 +79,8 @@ def _run(job: Job, worker: ParityWorker, adapter: BackendAdapter) -> None:
             trace = replace(trace, facts=facts(workload.model.optimizer, ran))
         elif worker.role == "fit":
             trace = _fit(job, workload, adapter, sha256)
+        elif worker.role == "predict":
+            trace = _predict(job, workload, sha256)
         else:
             trace = _forward(job, workload, adapter, sha256)
     weights = [
@@ -213,6 +216,14 @@ def _fit(job: Job, workload: Built, adapter: BackendAdapter, sha256: str) -> Par
     return replace(ParityOutput(job.nonce, sha256, _weights(model, states[0]), losses), replicas=replicas)
 
 
+def _predict(job: Job, workload: Built, sha256: str) -> ParityOutput:
+    """Predict the first batch, compiled as in the timed cell; record the outputs."""
+    inputs = inputs_of(make_batches(workload, job.settings, 1)[0])
+    outputs = [np.asarray(output) for output in keras.tree.flatten(workload.model.predict_on_batch(inputs))]
+    np.savez(Path(job.folder) / ARRAYS_NAME, **{f"output.{i}": output for i, output in enumerate(outputs)})
+    return ParityOutput(job.nonce, sha256, _weights(workload.model, None), outputs=len(outputs))
+
+
 def _forward(job: Job, workload: Built, adapter: BackendAdapter, sha256: str) -> ParityOutput:
     """Call the model once on the first batch, uncompiled, and sketch the output of each layer."""
     inputs = inputs_of(make_batches(workload, job.settings, 1)[0])
@@ -226,7 +237,7 @@ def _forward(job: Job, workload: Built, adapter: BackendAdapter, sha256: str) ->
 
     keras.layers.Layer.__call__ = sketching
     try:
-        workload.model(inputs, training=True)
+        workload.model(inputs, training=job.settings.phase == FIT)
     finally:
         keras.layers.Layer.__call__ = call
     adapter.wait(None)

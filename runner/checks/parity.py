@@ -39,10 +39,12 @@ from keras_matrix.analysis.parity import (
     is_unexplained_training,
     largest,
     needs_nudge,
+    outputs_deviation,
+    outputs_findings,
     worst_loss,
     zeros,
 )
-from keras_matrix.records.backends import BY_COMPILE_TIME
+from keras_matrix.records.backends import BY_COMPILE_TIME, TRAINING_BACKENDS
 from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.identity import cell_id
@@ -57,12 +59,12 @@ from keras_matrix.records.instruments.parity import (
     ParityRecord,
 )
 from keras_matrix.records.schema import Status
-from keras_matrix.records.settings import DATA, Scalar, Settings
+from keras_matrix.records.settings import DATA, FIT, PREDICT, Scalar, Settings
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
 from keras_matrix.runner.executors import Executor, Running
+from keras_matrix.runner.executors.by_backend import in_environments
 from keras_matrix.runner.executors.probe import probe_settings
-from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.machine import machine
 from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.machine.tree_memory import end_leftovers
@@ -86,7 +88,10 @@ NUDGED_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class ParityRequest:
-    """The request for a comparison; `executor` replaces processes in a test."""
+    """The request for a comparison; `environments` are those of backends, "" for the others.
+
+    `executor` replaces processes in a test.
+    """
 
     subjects: Sequence[ParitySubject]
     backends: Sequence[str]
@@ -95,6 +100,7 @@ class ParityRequest:
     timeout_s: float
     keep_weights: bool = False
     executor: Executor | None = None
+    environments: Mapping[str, Path] = field(default_factory=dict)
 
 
 def compare_all(request: ParityRequest, report: Callable[[ParityRecord], None]) -> list[ParityRecord]:
@@ -117,7 +123,7 @@ def in_slots(request: ParityRequest) -> Iterator[tuple[ParityContext, ParitySubj
         slots = (
             [ProcessSlot(request.executor)]
             if request.executor
-            else process_slots(lambda: ProcessExecutor(mark=mark), most=2)
+            else process_slots(lambda: in_environments(request.environments, mark), most=2)
         )
         try:
             for subject in request.subjects:
@@ -163,6 +169,7 @@ class _Comparison:
     context: ParityContext
     subject: ParitySubject
     outputs: dict[Key, ParityProcess] = field(default_factory=dict)
+    predictions: dict[Key, ParityProcess] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
     correct: dict[tuple[str, str], frozenset[Operation]] = field(default_factory=dict)
@@ -172,7 +179,8 @@ class _Comparison:
     def record(self) -> ParityRecord:
         """Run the processes and return the record of the comparison."""
         if self._make_weights():
-            self._train([Key(b, p) for b in self.context.backends for p in self.context.precisions])
+            self._train([Key(b, p) for b in self._training() for p in self.context.precisions])
+            self._predict()
         zero = self._zeros()
         pairs = [pair for a, b in compared_pairs(self.context.backends) if (pair := self._pair(a, b, zero)).deviations]
         facts = self._facts()
@@ -183,7 +191,7 @@ class _Comparison:
         evidence = DeviationEvidence(own_deviations, rounding, nudged, facts)
         pairs = [explained_pairs(pair, evidence) for pair in pairs]
         pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
-        some = next((output.trace for output in self.outputs.values()), None)
+        some = next((output.trace for output in (*self.outputs.values(), *self.predictions.values())), None)
         return ParityRecord(
             version=parity.PARITY_VERSION,
             workload=self.subject.workload,
@@ -203,7 +211,9 @@ class _Comparison:
             pairs=pairs,
             failures=self.failures,
             unsupported=self.unsupported,
-            versions={key.backend: output.trace.versions for key, output in self.outputs.items()},
+            versions={
+                key.backend: output.trace.versions for key, output in (*self.outputs.items(), *self.predictions.items())
+            },
             machine=self.context.machine,
         )
 
@@ -222,16 +232,31 @@ class _Comparison:
             self._note(f"{backend} weights", reply)
         return False
 
+    def _training(self) -> list[str]:
+        return [backend for backend in self.context.backends if backend in TRAINING_BACKENDS]
+
+    def _predict(self) -> None:
+        """Run the predictions of the backends that do not train, then those of the others at the same precisions."""
+        keys = [Key(backend, p, phase=PREDICT) for backend in self.context.backends for p in self.context.precisions]
+        self._run([key for key in keys if key.backend not in TRAINING_BACKENDS], "predict", self.predictions)
+        precisions = {key.precision for key in self.predictions}
+        others = [key for key in keys if key.backend in TRAINING_BACKENDS and key.precision in precisions]
+        self._run(others, "predict", self.predictions)
+
     def _train(self, keys: Sequence[Key]) -> None:
         """Run these trainings and store their outputs."""
-        replies = self.context.run(self.subject, [(key, self._order(key)) for key in keys])
+        self._run(keys, "train", self.outputs)
+
+    def _run(self, keys: Sequence[Key], role: str, outputs: dict[Key, ParityProcess]) -> None:
+        """Run these processes in a role, and add their outputs."""
+        replies = self.context.run(self.subject, [(key, self._order(key, role)) for key in keys])
         for key, reply in zip(keys, replies, strict=True):
             if reply.trace is None:
                 self._note(str(key), reply)
             elif reply.trace.weights_sha256 != self.sha256:
-                self.failures[str(key)] = "error: it trained weights other than the given ones"
+                self.failures[str(key)] = "error: it used weights other than the given ones"
             else:
-                self.outputs[key] = ParityProcess(key.backend, reply.trace, reply.arrays())
+                outputs[key] = ParityProcess(key.backend, reply.trace, reply.arrays())
 
     def _order(self, key: Key, role: str = "train") -> ParityWorker:
         correct = self.correct.get((key.backend, key.precision), ()) if key.corrected else ()
@@ -261,6 +286,8 @@ class _Comparison:
 
     def _pair(self, a: str, b: str, zero: Zeros) -> Pair:
         pair = Pair([a, b], {})
+        if not {a, b} <= {*TRAINING_BACKENDS}:
+            return self._predicted_pair(pair)
         for precision in self.context.precisions:
             left, right = (self.outputs.get(Key(backend, precision)) for backend in (a, b))
             if left is not None and right is not None:
@@ -269,6 +296,17 @@ class _Comparison:
         for precision in list(pair.deviations)[:1]:  # equal in all precisions
             drawn_traces = (self.outputs[Key(backend, precision)].trace for backend in (a, b))
             pair.findings.extend(initializer_findings(precision, *drawn_traces))
+        return pair
+
+    def _predicted_pair(self, pair: Pair) -> Pair:
+        """Return a pair of which a backend does not train, compared by outputs and by its own initial weights."""
+        for precision in self.context.precisions:
+            keys = [Key(backend, precision, phase=PREDICT) for backend in pair.backends]
+            if all(key in self.predictions for key in keys):
+                left, right = (self.predictions[key] for key in keys)
+                pair.deviations[precision] = outputs_deviation(left, right)
+                pair.findings.extend(outputs_findings(precision, pair.deviations[precision]))
+                pair.findings.extend(initializer_findings(precision, left.trace, right.trace))
         return pair
 
     def _corrected(self, pairs: Sequence[Pair], facts: Mapping[str, Facts], zero: Zeros) -> list[Pair]:
@@ -351,13 +389,18 @@ class _Comparison:
     def _located(self, pair: Pair, zero: Zeros) -> Pair:
         """Return the pair with the first layer, or else the weight, in which its backends differ."""
         precision = next(finding.precision for finding in pair.findings if finding.explanation is None)
+        is_trained = {*pair.backends} <= {*TRAINING_BACKENDS}
         keys = [self._best(backend, precision) for backend in pair.backends]
         keys = [key if key in self.outputs else replace(key, corrected=False) for key in keys]
+        if not is_trained:
+            keys = [Key(backend, precision, phase=PREDICT) for backend in pair.backends]
         left, right = self.context.run(self.subject, [(key, self._order(key, "forward")) for key in keys])
         if left.trace is not None and right.trace is not None:
             layer = first_differing_layer(left.trace.sketches, right.trace.sketches, precision)
             if layer is not None:
                 return replace(pair, located=f"the output of layer {layer}")
+        if not is_trained:
+            return pair
         a, b = (self.outputs[key] for key in keys)
         return replace(pair, located=backward_difference(pair, (a, b), precision, zero))
 
@@ -388,9 +431,11 @@ class Key:
     corrected: bool = False
     devices: int = 1
     distribution: str = DATA
+    phase: str = FIT
 
     def __str__(self) -> str:
         devices_text = f" on {self.devices} devices" if self.devices > 1 else ""
+        devices_text += f", {self.phase}" if self.phase != FIT else ""
         return f"{self.backend} {self.precision}{devices_text}{', corrected' if self.corrected else ''}"
 
 
@@ -506,6 +551,7 @@ def settings_of(subject: ParitySubject, key: Key) -> Settings:
         feed="host_fed",
         devices=key.devices,
         distribution=key.distribution,
+        phase=key.phase,
     )
 
 

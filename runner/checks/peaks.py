@@ -13,7 +13,7 @@ from datetime import datetime
 from random import Random
 
 from keras_matrix.analysis.surroundings.disturbance import MeasuredStretch, OwnUse, other_cpu_share
-from keras_matrix.records.backends import BACKENDS, TABLE
+from keras_matrix.records.backends import TABLE, TRAINING_BACKENDS
 from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.instruments import peaks
@@ -78,7 +78,7 @@ def measure(
     """Measure the peaks; `report` gets a line per process. Raises `InfrastructureError` if there is no figure."""
     seed = secrets.randbits(32)
     orders = list(_orders(probe, subject, effort))
-    gathered = _Found({f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))})
+    gathered = _Found({f"{name} cpu": why for name in TRAINING_BACKENDS if (why := probe.missing(name))})
     load_before = PLATFORM.load_average()
     others_share = _watched(lambda: _rounds(probe, (orders, seed, effort.rounds), gathered, report))
     if subject.gpu and subject.gpu.product and "gpu" in gathered.devices:
@@ -146,7 +146,7 @@ def order_for(settings: Settings, effort: Effort) -> PeakOrder:
 
 def _orders(probe: Probe, subject: PeaksSubject, effort: Effort) -> Iterable[PeakOrder]:
     all_cpus = subject.machine.logical_cpus
-    backends = [name for name in BACKENDS if not probe.missing(name)]
+    backends = [name for name in TRAINING_BACKENDS if not probe.missing(name)]
     for count in sorted({*subject.threads, 1, all_cpus}):
         threads: int | str = "all" if count >= all_cpus else count
         for backend in (*backends, HOST):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.backends import BACKENDS, BY_COMPILE_TIME
+from keras_matrix.records.backends import BY_COMPILE_TIME, TRAINING_BACKENDS
 from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.instruments import peaks as peak_files
 from keras_matrix.records.instruments import work as works
@@ -135,7 +135,7 @@ def check(
     """Count each target with every method on every installed backend; return the counts and the refusals."""
     checks: list[FlopCheck] = []
     reason_by_subject: dict[str, str] = {}
-    for backend in BACKENDS:
+    for backend in TRAINING_BACKENDS:
         if why := probe.missing(backend):
             reason_by_subject[backend] = why
             continue

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import BACKENDS, backends_for
 from keras_matrix.records.host.inherited_environment import without_user
-from keras_matrix.records.settings import Scalar
+from keras_matrix.records.settings import FIT, Scalar
 from keras_matrix.records.store import DEFAULT_RESULTS
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import ANY_BACKEND, FILE_RULES, MATRIX
@@ -67,6 +67,14 @@ def add_matrix_options(parser: argparse.ArgumentParser, *, workload: bool = Fals
     group.add_argument("--repeats", type=count_or_auto, metavar="N", help="processes per cell, or auto, over the file")
 
 
+def add_python_option(group: argparse._ActionsContainer, meaning: str) -> None:
+    """Add the flag for the environments of backends, with what one is."""
+    help_text = f"{meaning}; may be repeated for single backends"
+    group.add_argument(
+        "--python", type=environment, action="append", default=[], metavar="[BACKEND=]ENV", help=help_text
+    )
+
+
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say how cells are measured."""
     from keras_matrix.runner.executors import registry  # plan and others that measure nothing need no executor
@@ -79,14 +87,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
         "accelerators always start fresh (default: fork; with --executor docker: fresh, or warm for fork)",
     )
-    group.add_argument(
-        "--python",
-        type=environment,
-        action="append",
-        default=[],
-        metavar="[BACKEND=]ENV",
-        help="virtual environment of the cells, or its Python, over the file; may be repeated for single backends",
-    )
+    add_python_option(group, "virtual environment of the cells, or its Python, over the file")
     for flag, converter, metavar, meaning in (
         ("--budget", seconds, "SECONDS", "add repeats to auto cells for this long, over the file"),
         ("--order-seed", int, "N", "seed of the random order; default: a new one, recorded"),
@@ -155,12 +156,12 @@ def environment(text: str) -> tuple[str, Path]:
     return backend, Path(path).expanduser().absolute()
 
 
-def installed_for(environments: Mapping[str, Path]) -> list[str]:
-    """Return the backends that are installed in the environment of each, the runner's own where none is named."""
+def installed_for(environments: Mapping[str, Path], phase: object) -> list[str]:
+    """Return the backends that run a phase and are installed in their environments, by default the runner's own."""
     from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends, of_environment
 
     names = []
-    for name in BACKENDS:
+    for name in backends_for(phase):
         path = environments.get(name, environments.get(ANY_BACKEND))
         interpreter = of_environment(path, "--python") if path else Interpreter(sys.executable)
         names += [name] * (name in installed_backends(interpreter))
@@ -215,7 +216,8 @@ def workload_choice(
     from keras_matrix.runner.measure.request import check_backends, one_workload
 
     check_backends(overrides.backends)
-    backends = overrides.backends or installed_for(environments) or BACKENDS
+    phase = overrides.assignments.get("phase", defaults.get("phase", FIT))
+    backends = overrides.backends or installed_for(environments, phase) or backends_for(phase)
     try:
         return one_workload(workload, backends, overrides, defaults)
     except UsageError as error:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Executor, Running
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.process.interpreter import of_environment
+from keras_matrix.runner.matrix.grammar import ANY_BACKEND
+
+
+def in_environments(environments: Mapping[str, Path], mark: str = "") -> Executor:
+    """Return an executor of processes in the environments that `--python` names. Raises `UsageError`."""
+    interpreters = {name: of_environment(path, "--python") for name, path in environments.items()}
+    executors = {name: ProcessExecutor(mark=mark, interpreter=found) for name, found in interpreters.items()}
+    others = executors.pop(ANY_BACKEND, None) or ProcessExecutor(mark=mark)
+    return ByBackend(others, executors) if executors else others
 
 
 class ByBackend:

@@ -353,8 +353,10 @@ BUILDS = (
 
 
 def build_of(backend: str, versions: Mapping[str, str]) -> Build | CpuBuild | None:
-    """Return the build of a backend from the installed versions, or None if it is not in the table."""
+    """Return the build of a backend from the installed versions, or None if it is not in the table or for no GPU."""
     row = TABLE[backend]
+    if "gpu" not in row.devices:
+        return None
     build_versions = {name: versions[name] for name in row.build_packages if name in versions}
     for build in BUILDS:
         # Without the label of this build's CUDA; another label belongs to another build.

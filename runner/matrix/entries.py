@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS
 from keras_matrix.records.identity import PARAMS, parameter_key
 from keras_matrix.records.settings import OWN_OPTIONS, SCRIPT, Scalar, call_phase, is_script, program_settings
 from keras_matrix.records.text import near
@@ -114,7 +114,7 @@ class EntryReader(ValueReader):
         if "backends" in value:
             self.backends = self.names(("backends",), members.get("backends", REFUSED)) or BACKENDS
         elif "cells" in value or "tasks" not in value:
-            self.refuse((), f"backends is missing; write for example backends: [{', '.join(BACKENDS)}]")
+            self.refuse((), f"backends is missing; write for example backends: [{', '.join(TRAINING_BACKENDS)}]")
         entries = self.cells(value, members.get("cells", REFUSED))
         if "tasks" not in members:
             return entries

@@ -194,11 +194,11 @@ class RunRequest:
         return matrix.budget_s if self.budget_s is None else self.budget_s
 
 
-def check_backends(names: Sequence[str]) -> None:
-    """Refuse a name that is not a backend. Raises `UsageError`."""
+def check_backends(names: Sequence[str], allowed: tuple[str, ...] = BACKENDS) -> None:
+    """Refuse a name that is not one of these backends. Raises `UsageError`."""
     for name in names:
-        if name not in BACKENDS:
-            raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
+        if name not in allowed:
+            raise UsageError(f"--backend: must be one of {', '.join(allowed)}, got {name!r}{near(name, allowed)}")
 
 
 def check_range(flag: str, value: float, least: int, most: int | None = None) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from keras_matrix.analysis.program_names import Project
 from keras_matrix.analysis.programs import FIT, LOOP, STEP, STEPS, KerasProgram, program_of
 from keras_matrix.records import files
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.text import plural, printable
 from keras_matrix.runner.errors import StoreError, UsageError
@@ -113,9 +113,9 @@ def read_project(path: Path, arguments: Sequence[str], installed: Sequence[str])
         )
     environment = _environment(folder)
     is_used = environment is not None and not environment.problem
-    offered = Offered(tuple(installed or BACKENDS))
+    offered = Offered(_training(installed))
     if environment is not None and is_used:
-        offered = Offered(environment.backends or BACKENDS, f"in {environment.name}")
+        offered = Offered(_training(environment.backends), f"in {environment.name}")
     reasons = ((program.path, _why_not(program, arguments, offered, path)) for program in programs)
     why_not = {name: reason for name, reason in reasons if reason}
     backends = _backends(programs, why_not, offered)
@@ -199,10 +199,15 @@ def _why_not(program: KerasProgram, arguments: Sequence[str], offered: Offered, 
     return ""
 
 
+def _training(installed: Sequence[str]) -> tuple[str, ...]:
+    """Return the installed backends that train, all of those without any: a matrix has one list for its programs."""
+    return tuple(name for name in TRAINING_BACKENDS if name in installed) or TRAINING_BACKENDS
+
+
 def _backends(programs: Sequence[KerasProgram], why_not: dict[str, str], offered: Offered) -> tuple[str, ...]:
     """Return the backends on which at least one measured program runs."""
     used = {name for program in programs if program.path not in why_not for name in program.backends}
-    return tuple(name for name in BACKENDS if name in used and name in offered.backends)
+    return tuple(name for name in TRAINING_BACKENDS if name in used and name in offered.backends)
 
 
 def _matrix_text(adopted: Adopted, arguments: Sequence[str]) -> str:

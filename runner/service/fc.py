@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_matrix.analysis.fc import FcFigure, as_csv, backends_of
 from keras_matrix.analysis.proofs import Origin, proof_problem, proved_modes
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS
 from keras_matrix.records.fc import proof
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
 from keras_matrix.records.fc.rules import (
@@ -145,7 +145,7 @@ def _cells_of(flags: FcFlags) -> tuple[str, list[Cell]]:
         check_task({**flags.task, "workers": workers})
     check_original(flags)
     entry = flags.task | ({"trace": {}} if flags.full_trace else {})
-    text = json.dumps(matrix_of(flags.backends or BACKENDS, entry, flags.num_batches, flags.repeats), indent=1)
+    text = json.dumps(matrix_of(flags.backends or TRAINING_BACKENDS, entry, flags.num_batches, flags.repeats), indent=1)
     try:
         return text, expand(parse(Path("runner fc"), text.encode()))
     except MatrixError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.runner.errors import UsageError, made_from_values
 from keras_matrix.runner.machine.mounts import DataFolders, import_roots
 from keras_matrix.runner.matrix import catalog
@@ -98,7 +98,7 @@ class FineTuning:
         return {
             "version": 1,
             "defaults": defaults,
-            "backends": list(self.backends) or list(BACKENDS),
+            "backends": list(self.backends) or list(TRAINING_BACKENDS),
             "cells": [{"workload": WORKLOAD, **settings, "params": dict(self.params)}],
         }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import loads
 from keras_matrix.runner.checks.first_hour import Hour, HourTarget, steps
 from keras_matrix.runner.checks.first_hour_steps import CheckStep, Done, Report, StepOutcome, StepResult, read
@@ -103,11 +103,13 @@ def _done(step: CheckStep, show: Show) -> Done:
 
 def backends_to_check(named_backends: Sequence[str], probe: Probe) -> list[str]:
     """Return the backends to check. Raises `UsageError` for one that is not installed, and if none is."""
-    check_backends(named_backends)
+    check_backends(named_backends, TRAINING_BACKENDS)
     for name in named_backends:
         if reason := probe.missing(name):
             raise UsageError(f"--backend: {name}: {reason}")
-    backends = list(dict.fromkeys(named_backends)) or [name for name in BACKENDS if probe.missing(name) is None]
+    backends = list(dict.fromkeys(named_backends)) or [
+        name for name in TRAINING_BACKENDS if probe.missing(name) is None
+    ]
     if not backends:
         raise UsageError("--backend: no backend is installed here; install one as described in docs/commands.md")
     return backends

@@ -10,7 +10,6 @@ from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import near
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Executor
-from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.matrix.catalog import small
 from keras_matrix.runner.matrix.grammar import USER_WORKLOAD
 from keras_matrix.runner.measure.request import check_backends
@@ -35,10 +34,9 @@ def params_of(workload_catalog: Any, name: str, assigned: dict[str, Scalar]) -> 
     return {**small(name), **{key: rules[key].normal(value) for key, value in assigned.items()}}
 
 
-def compared_backends(named_backends: Sequence[str], executor: Executor | None, least: int) -> list[str]:
+def compared_backends(named_backends: Sequence[str], executor: Executor, least: int) -> list[str]:
     """Return the backends to compare: at least `least`, all of them installed. Raises `UsageError`."""
     check_backends(named_backends)
-    executor = executor or ProcessExecutor()
     candidates = [name for name in BACKENDS if not named_backends or name in named_backends]
     reason_by_backend = {name: reason for name in candidates if (reason := executor.missing(name))}
     if named_backends and reason_by_backend:

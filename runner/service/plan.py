@@ -24,7 +24,9 @@ def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> 
     that of this machine.
     """
     not_offered = {
-        cell.cell_id: reason for cell in cells if (reason := replica_rules.backend_problem(cell.settings)) is not None
+        cell.cell_id: reason
+        for cell in cells
+        if cell.task is None and (reason := replica_rules.backend_problem(cell.settings)) is not None
     }
     on_gpu = [cell for cell in cells if cell.settings.device == "gpu" and cell.cell_id not in not_offered]
     if not on_gpu:

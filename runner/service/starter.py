@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.backends import BACKENDS, TABLE, service_name, without_wheel
+from keras_matrix.records.backends import TABLE, TRAINING_BACKENDS, service_name, without_wheel
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.errors import StoreError, UsageError
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
@@ -46,7 +46,7 @@ class FirstMatrix:
 
 def first_matrix() -> FirstMatrix:
     """Return the installed backends; without any, one for the GPU of this machine if it has one, else for its CPU."""
-    names = installed_backends(Interpreter(sys.executable))
+    names = able_backends(Interpreter(sys.executable))
     if names:
         return FirstMatrix(tuple(names))
     gpus = present_gpus()
@@ -54,16 +54,21 @@ def first_matrix() -> FirstMatrix:
     return FirstMatrix((FIRST_BACKEND,), device, service_name(FIRST_BACKEND, device))
 
 
+def able_backends(interpreter: Interpreter) -> list[str]:
+    """Return the installed backends that train: a first matrix and a quick one measure `fit`."""
+    return [name for name in installed_backends(interpreter) if name in TRAINING_BACKENDS]
+
+
 def installed(command: str) -> list[str]:
-    """Return the backends that are installed together with Keras. Raises `UsageError` without any."""
+    """Return the backends that train and are installed together with Keras. Raises `UsageError` without any."""
     interpreter = Interpreter(sys.executable)
-    backends = installed_backends(interpreter)
+    backends = able_backends(interpreter)
     if not backends:
-        available = [name for name in BACKENDS if without_wheel(name, interpreter.version()) is None]
+        available = [name for name in TRAINING_BACKENDS if without_wheel(name, interpreter.version()) is None]
         extras_text = ",".join(service_name(name, "cpu") for name in available)
         raise UsageError(
-            f"{command}: no backend is installed for {interpreter.python}; install one or more of them with: "
-            f"pip install 'keras-matrix[{extras_text}]'"
+            f"{command}: no backend that trains is installed for {interpreter.python}; install one or more of them "
+            f"with: pip install 'keras-matrix[{extras_text}]'"
         )
     return backends
 
@@ -89,7 +94,7 @@ def write(folder: Path, matrix: FirstMatrix) -> None:
 def _filled(text: str, matrix: FirstMatrix) -> str:
     """Return a file's text with its backends, what brings others, and its device if that is not the default one."""
     names_text = ", ".join(matrix.backends)
-    others = [name for name in BACKENDS if name not in matrix.backends]
+    others = [name for name in TRAINING_BACKENDS if name not in matrix.backends]
     problems = {name: without_wheel(name, Interpreter(sys.executable).version()) for name in others}
     extras = [f"keras-matrix[{service_name(name, matrix.device)}]" for name in others if problems[name] is None]
     installed_text = (

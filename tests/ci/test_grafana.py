@@ -81,7 +81,7 @@ def test_bars_of_backends_show_the_figures_of_their_query(warehouse: LocalWareho
     rows = answer(warehouse, questions()["matrix"], DashboardFilter()).dicts()
     expected = sorted(row["step_time_s"] for row in rows if row["step_time_s"] is not None)
     found = answered(warehouse, "matrix")
-    assert found.columns == ("work", "tensorflow", "jax", "torch")
+    assert found.columns == ("work", "tensorflow", "jax", "torch", "openvino")
     assert sorted(value for row in found.rows for value in row[1:] if value is not None) == expected
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.identity import cell_id
@@ -68,8 +68,8 @@ def _store_night(root: Path, night: int, other: str) -> None:
     folder = store_session(
         root,
         run_name(night),
-        [record for backend in BACKENDS for record in _records(backend, night, other)],
-        planned=len(BACKENDS) * REPEATS,
+        [record for backend in TRAINING_BACKENDS for record in _records(backend, night, other)],
+        planned=len(TRAINING_BACKENDS) * REPEATS,
         machine=to_json(MACHINE),
         versions=VERSIONS,
         matrix_path="matrix.yaml",

@@ -18,7 +18,7 @@ from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.roofline import roofline
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityRecord
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
@@ -112,7 +112,7 @@ def cell_of(work: Work, backend: str) -> tuple[Settings, str]:
 
 
 def times_of(work: Work, backend: str, noise: random.Random) -> Times:
-    slot = BACKENDS.index(backend)
+    slot = TRAINING_BACKENDS.index(backend)
     process = work.step_time_s[slot] * noise.lognormvariate(0, work.noise)
     epochs = [process * work.steps * noise.lognormvariate(0, work.noise / 2) for _ in range(KEPT_EPOCHS)]
     compile_time = work.compile_time_s[slot] * noise.lognormvariate(0, 0.05)
@@ -230,7 +230,9 @@ def unstable(record: Record) -> Record:
 
 def synthetic_records() -> list[Record]:
     """Return 91 records: 78 ok, one unstable, four kinds of failure, and a superseded attempt."""
-    return [_ended(measured(w, b, r)) for w in WORKS for b in BACKENDS for r in range(REPEATS)] + [_first_try()]
+    return [_ended(measured(w, b, r)) for w in WORKS for b in TRAINING_BACKENDS for r in range(REPEATS)] + [
+        _first_try()
+    ]
 
 
 def _first_try() -> Record:
@@ -264,8 +266,10 @@ LONG, PLAIN = "_MklNativeConv2DBackpropFilterWithBias", TimeShare(HOSTILE, 4, 0.
 
 def synthetic_context(rows: list[Row]) -> RunContext:
     """Return parity records of three workloads, one explained, and shares of a peak for the measured cells."""
-    versions = {backend: dict(VERSIONS_OF[backend]) for backend in BACKENDS}
-    pairs = [Pair([*two], {"float64": Deviation(loss=4e-12, gradient=3e-9)}) for two in combinations(BACKENDS, 2)]
+    versions = {backend: dict(VERSIONS_OF[backend]) for backend in TRAINING_BACKENDS}
+    pairs = [
+        Pair([*two], {"float64": Deviation(loss=4e-12, gradient=3e-9)}) for two in combinations(TRAINING_BACKENDS, 2)
+    ]
     cause = ParityFinding("float64", "update", 0.04, 1e-6, explanation="a cause that was found and shown by itself")
     parted = [replace(pair, findings=[cause] if pair.backends == ["tensorflow", "torch"] else []) for pair in pairs]
     parity = [

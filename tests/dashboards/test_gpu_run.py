@@ -13,7 +13,7 @@ from keras_matrix.dashboards.charts.figure_table import FigureRow
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.questions import DashboardFilter, answer, questions
 from keras_matrix.dashboards.report import results
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.service.stored import Findings, write_report
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
@@ -74,7 +74,7 @@ def test_model_flops_are_compared_with_the_peak_of_the_precision_in_use(stored: 
     shares = {(one.title, one.backend): one for one in found.run_context.shares.values() if one.mfu is not None}
     precisions = {
         backend: shares["fc mode=fc_data workers=1 level=2 weight_size=512 device=gpu", backend].place
-        for backend in BACKENDS
+        for backend in TRAINING_BACKENDS
     }
     assert {name: place.precision for name, place in precisions.items() if place} == {
         "tensorflow": "tf32",

@@ -10,8 +10,8 @@ import pytest
 from tests.docker.containers import IMAGES, ROOT, compose
 
 pytestmark = pytest.mark.docker
-BACKENDS = {"tf": "tensorflow", "jax": "jax", "torch": "torch"}
-MEASURING = {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu"}
+BACKENDS = {"tf": "tensorflow", "jax": "jax", "torch": "torch", "openvino": "openvino"}
+MEASURING = {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "openvino-cpu", "jax-tpu"}
 ONLINE = {"dashboard", "uploader"}
 OFFLINE = {*MEASURING, "report"}
 VARIABLES = (

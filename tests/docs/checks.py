@@ -17,7 +17,7 @@ from keras_matrix.runner.matrix.reader import expand, parse
 from tests.docs.blocks import IN_PART, NOT_RUN, Block, read
 from tests.docs.shell import commands, problem, runnable, statements
 
-MATRIX_KEYS = {"version", "defaults", "backends", "cells", "tasks", "budget"}
+MATRIX_KEYS = {"version", "defaults", "backends", "cells", "tasks", "python", "budget"}
 # What completes a part of a matrix file that has none of these keys.
 REST = {
     ("version",): "version: 1",

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS
 from keras_matrix.records.epoch_figures import timed_epochs_s
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import device_lists
@@ -45,7 +46,7 @@ PRETENDED = Outcome(
 
 def pretended_step_time_s(settings: Settings, repeat: int) -> float:
     """Return a step time that depends on backend and repeat only: TensorFlow 10 ms, JAX 20 ms, PyTorch 40 ms, +-1 %."""
-    base_s = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}[settings.backend]
+    base_s = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040, "openvino": 0.005}[settings.backend]
     return base_s * (1 + 0.01 * ((repeat * 7 + len(settings.workload)) % 3 - 1))
 
 
@@ -53,14 +54,14 @@ def pretended_step_time_s(settings: Settings, repeat: int) -> float:
 class FakeExecutor:
     """Writes the result a cell would, at once.
 
-    `behaviours` maps a workload to what happens instead; `absent` names backends that are not installed. `jobs` records
-    what was finished, `abandoned` what was ended at its calibration, `turns` whose turn it was, `blocks` how many
-    blocks were begun.
+    `behaviours` maps a workload to what happens instead; `absent` names backends that are not installed, by default
+    those that do not train. `jobs` records what was finished, `abandoned` what was ended at its calibration, `turns`
+    whose turn it was, `blocks` how many blocks were begun.
     """
 
     step_time_s: Callable[[Settings, int], float] = pretended_step_time_s
     behaviours: Mapping[str, Behaviour] = field(default_factory=dict)
-    absent: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset(BACKENDS).difference(TRAINING_BACKENDS)
     jobs: list[Job] = field(default_factory=list)
     blocks: int = 0
     abandoned: list[Job] = field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from lab.programs.command import IN_PROCESSES, Chosen, build, processes, ratio, verdict
 from tests.programs.corpus import corpus
 
@@ -26,7 +26,7 @@ def test_ratio_without_an_interval_says_so() -> None:
 def test_whole_processes_are_those_of_six_programs_whose_first_fit_is_measured() -> None:
     programs = {program.name: program for program in corpus()}
     assert len({name for name, _ in IN_PROCESSES}) == 6
-    assert {backend for _, backend in IN_PROCESSES} == {*BACKENDS}
+    assert {backend for _, backend in IN_PROCESSES} == {*TRAINING_BACKENDS}
     for name, backend in IN_PROCESSES:
         program = programs[name]
         assert program.call.startswith("fit "), name
@@ -36,7 +36,7 @@ def test_whole_processes_are_those_of_six_programs_whose_first_fit_is_measured()
 
 
 def test_every_program_has_a_ratio_on_every_backend_for_which_it_is_written() -> None:
-    chosen = Chosen(corpus(), tuple(BACKENDS), 1.0, 12)
+    chosen = Chosen(corpus(), tuple(TRAINING_BACKENDS), 1.0, 12)
     cases = list(chosen.cases())
     assert len(cases) == len({*((program.name, backend) for program, backend in cases)}) > 80
     assert len(ratio(chosen)) == len(cases)

@@ -10,7 +10,7 @@ import pytest
 
 from keras_matrix.analysis.flops import agreements
 from keras_matrix.models.flops import attention_flops, flat_matrix_elements, matrix_elements, recurrent_flops
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work
 from keras_matrix.runner.executors.probe import probe_settings
@@ -37,7 +37,7 @@ def mlp_flops(inputs: int) -> int:
 @pytest.mark.nightly(why="every workload is built and counted: a minute")
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_workload_is_the_same_work_on_every_backend_and_every_count_agrees_or_says_why_not(backend: str) -> None:
     targets = [Target("mnist_mlp", {}), Target("bert", {"sequence_length": 16}), *(Target(name, {}) for name in IMAGES)]
     checks = [Target(name, dict(params)) for name, params in SMALL.items()]
@@ -73,7 +73,7 @@ def check_counts(backend: str, checks: list[FlopCheck]) -> None:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_recurrent_layers_and_attention_count_the_same_in_the_form_a_gpu_runs(backend: str) -> None:
     done = ran(backend, ROOT / "tests" / "models" / "count_as_on_a_gpu.py")
     assert done.returncode == 0, done.stderr
@@ -107,7 +107,7 @@ def test_fused_attention_counts_both_products() -> None:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_convolution_counts_each_output_and_a_transposed_one_each_input(backend: str) -> None:
     """Mutation: JAX's `_convolution` counts by outputs unless there is a stride."""
     program = f"""

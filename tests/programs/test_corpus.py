@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.runner.service.adopt import read_project
 from tests.programs.corpus import FOLDER, corpus
 
@@ -24,7 +24,7 @@ def test_corpus_has_every_way_to_train_on_every_backend_on_which_it_exists() -> 
     assert {way for program in programs for way in program.ways} >= WAYS
     for way in ("train_step", "own loop", "GAN"):
         backends = {backend for program in programs if way in program.ways for backend in program.backends}
-        assert backends >= ({"tensorflow", "torch"} if way == "GAN" else {*BACKENDS}), way
+        assert backends >= ({"tensorflow", "torch"} if way == "GAN" else {*TRAINING_BACKENDS}), way
 
 
 def test_every_program_has_a_row_and_its_measured_call_in_the_stated_line() -> None:
@@ -58,7 +58,7 @@ def test_adopt_is_right_about_the_backends_and_the_call_of_nine_in_ten_programs(
     """Mutation: `allowed` of program_names.py excludes PyTorch where a program has `tensorflow.data`."""
     programs, wrong = corpus(), dict[str, object]()
     for program in programs:
-        read = {found.path: found for found in read_project(program.folder, (), BACKENDS).programs}
+        read = {found.path: found for found in read_project(program.folder, (), TRAINING_BACKENDS).programs}
         adopted = read.get(program.program)
         seen = (adopted.backends, f"{adopted.call.kind} {adopted.call.place}") if adopted else None
         places = {f"{call.kind} {call.place}" for call in adopted.calls} if adopted else {}

@@ -223,6 +223,10 @@ class BackendAdapter(Protocol):
         """Return the threads that one operation may use; None if the backend does not report them."""
         return None
 
+    def notes(self) -> list[str]:
+        """Return how the backend ran the cell otherwise than its settings say, each as NAME: TEXT."""
+        return []
+
     def versions(self) -> dict[str, str]:
         """Return the backend's packages and versions."""
 

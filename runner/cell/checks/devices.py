@@ -43,7 +43,7 @@ def refuse_several_machines(settings: Settings) -> None:
 
 
 def refuse_devices(settings: Settings) -> None:
-    """Raise `Unsupported` if the backend or the cell's CPUs do not allow its number of devices."""
+    """Raise `Unsupported` if the backend or the cell's CPUs do not allow its phase or its number of devices."""
     problems = (*replicas.problems(settings), replicas.backend_problem(settings))
     cpu_count = len(PLATFORM.usable_cpus())
     if reasons := [reason for reason in (*problems, replicas.too_few_cpus(settings, cpu_count)) if reason]:

@@ -3,7 +3,8 @@
 Each workload trains a small preset for a few steps on each backend, in float64 and in float32. The table shows, for
 every two backends, how far apart (relative; 0 is equal) they are in float64: the gradient of step 1 and the update of
 step 2, each its worst weight's; and in float32: the loss and the gradient's norm at step 1, the update of step 2, and
-the loss of the worst step. With --devices N each backend is compared with itself instead: on N devices and on one.
+the loss of the worst step. A backend that does not train is compared by its outputs, in float32. With --devices N each
+backend is compared with itself instead: on N devices and on one.
 exit codes: 0 all agree, 1 some deviate or could not be compared, 2 bad input
 """
 
@@ -25,9 +26,10 @@ from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
 from keras_matrix.records.text import printable
 from keras_matrix.runner.checks.parity import ParityRequest, ParitySubject, compare_all, exit_code
 from keras_matrix.runner.checks.proofs import prove_all
-from keras_matrix.runner.cli.options import add_results_option
+from keras_matrix.runner.cli.options import add_python_option, add_results_option
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.by_backend import in_environments
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.catalog import small_batch
 from keras_matrix.runner.matrix.overrides import parse_assignment
@@ -56,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--devices", type=int, metavar="N", help="compare N devices of each backend with one device")
     parser.add_argument("--distribution", choices=DISTRIBUTIONS, help="with --devices: what is divided (default: data)")
+    add_python_option(parser, "virtual environment of the backends, or its Python")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_results_option(parser)
 
@@ -109,12 +112,17 @@ def _request(args: argparse.Namespace) -> ParityRequest:
             )
             for name in dict.fromkeys(args.workloads or workload_catalog.workloads)
         ],
-        backends=compared_backends(args.backend, args.seams.executor, least=2 if args.devices is None else 1),
+        backends=compared_backends(
+            args.backend,
+            args.seams.executor or in_environments(dict(args.python)),
+            least=2 if args.devices is None else 1,
+        ),
         precisions=precisions_of(args.precision),
         results=args.results,
         timeout_s=args.timeout_s,
         keep_weights=args.keep_weights,
         executor=args.seams.executor,
+        environments=dict(args.python),
     )
 
 
@@ -131,19 +139,23 @@ def verdict(record: ParityRecord) -> str:
 HEAD = ["workload", "backends", "f64 gradient", "f64 update", "f32 loss", "f32 norm", "f32 update", "f32 losses", ""]
 SHOWN = [("float64", name) for name in ("gradient", "update")]
 SHOWN += [("float32", name) for name in ("loss", "gradient_norm", "update", "losses")]
+OUTPUTS_HEAD, OUTPUTS_SHOWN = "f32 outputs", ("float32", "outputs")
 
 
 def table(records: Sequence[ParityRecord]) -> list[str]:
     """Return the table and, below it, all exceptions and failures with their reasons."""
-    rows = [HEAD]
+    pairs = [pair for record in records for pair in record.pairs]
+    is_predicted = any(observed.outputs is not None for pair in pairs for observed in pair.deviations.values())
+    rows = [[*HEAD[:-1], *([OUTPUTS_HEAD] if is_predicted else []), HEAD[-1]]]
+    shown = [*SHOWN, *([OUTPUTS_SHOWN] if is_predicted else [])]
     notes: list[str] = []
     for record in records:
         for number, pair in enumerate(record.pairs):
-            figures = [_figure(pair.deviations.get(precision), figure) for precision, figure in SHOWN]
+            figures = [_figure(pair.deviations.get(precision), figure) for precision, figure in shown]
             summary = "agrees" if pair.agrees and not pair.findings else "agrees *" if pair.agrees else "deviates *"
             rows.append(["" if number else record.workload, " - ".join(pair.backends), *figures, summary])
         notes += _notes(record)
-    return [*columns(rows, right=frozenset(range(2, 8))), *([""] if notes else []), *notes]
+    return [*columns(rows, right=frozenset(range(2, len(rows[0]) - 1))), *([""] if notes else []), *notes]
 
 
 def _figure(deviation: Any, figure: str) -> str:

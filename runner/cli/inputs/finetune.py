@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, log_folder, run_request
 from keras_matrix.runner.errors import UsageError
@@ -59,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure a cell for each backend and print the table."""
-    check_backends(args.backend)
+    check_backends(args.backend, TRAINING_BACKENDS)
     if args.log_path is not None:
         if args.log_dir is not None:
             raise UsageError("--log-path, --log-dir: name the same folder; give one of them")

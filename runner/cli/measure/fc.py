@@ -15,6 +15,7 @@ from pathlib import Path
 
 from keras_matrix.analysis.fc import FcFigure
 from keras_matrix.analysis.proofs import PROOF_LIMITS, Summary, fc_summary, proof_problem, worst_error
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.proof import ProofAnswer
 from keras_matrix.records.fc.rules import DEFAULTS, WHAT_IF
@@ -72,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the task, prove, or export."""
-    check_backends(args.backend)
+    check_backends(args.backend, TRAINING_BACKENDS)
     if args.prove:
         refuse_unused(vars(args))
         say = partial(print, file=sys.stderr)

@@ -10,10 +10,10 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import backends_for
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.host.inherited_environment import variables_problem, variables_text
-from keras_matrix.records.settings import ALL_STEPS
+from keras_matrix.records.settings import ALL_STEPS, FIT, call_phase
 from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, installed_for, run_request
 from keras_matrix.runner.cli.render.format import document
@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     check_range("--repeats", args.repeats, 1, MOST_REPEATS)
     if args.call is not None and (problem := call_problem(args.call)):
         raise UsageError(f"--call: {problem}")
-    backends = args.backend or installed_for(dict(args.python)) or BACKENDS
+    phase = call_phase(args.call) if args.call is not None else FIT
+    backends = args.backend or installed_for(dict(args.python), phase) or backends_for(phase)
     values = {"args": args.words, "call": args.call, "before": args.before, "most_steps": args.most_steps}
     program = {key: value for key, value in values.items() if value not in ([], None, BEFORE[0])}
     variables = {"env": variables_text(dict(args.env))} if args.env else {}

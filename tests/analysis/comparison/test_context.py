@@ -33,6 +33,19 @@ def parity(*findings: ParityFinding, backends: tuple[str, str] = ("jax", "torch"
     return ParityRecord(1, "mnist_mlp", {}, 8, 20, 0, "2026-01-01", pairs=[pair], versions=VERSIONS)
 
 
+def test_with_a_backend_that_does_not_train_the_worst_outputs_are_shown() -> None:
+    versions = {**VERSIONS, "openvino": {"keras": "3.15.1", "openvino": "1.0"}}
+    predicted = [
+        Pair([name, "openvino"], {"float32": Deviation(outputs=value)})
+        for name, value in (("jax", 2e-7), ("torch", 3e-7))
+    ]
+    record = replace(parity(), pairs=[*parity().pairs, *predicted], versions=versions)
+    four = row("predict", backends=("jax", "torch", "openvino"))
+    assert same_work([record], four).text == "same work: 3e-7 (float32 outputs)"
+    assert same_work([record], four, "jax").text == "same work: 2e-7 (float32 outputs)"
+    assert same_work([record], row("predict")).text == "same work: 2e-12 (float64 loss)"
+
+
 THREE = ("tensorflow", "jax", "torch")
 VERSIONS_OF_THREE = {name: {"keras": "3.15.1", name: "1.0"} for name in THREE}
 

@@ -49,6 +49,13 @@ def test_reading_stops_when_every_backend_has_a_run() -> None:
     assert choose(candidates()).run_ids == ("3",)
 
 
+def test_backend_that_only_predicts_is_read_for_works_that_predict() -> None:
+    newest, older = run("2", "tensorflow", "jax", "torch", settings={"phase": "predict"}), {"phase": "predict"}
+    found = choose([newest, run("1", "openvino", settings=older)])
+    assert (found.runs["openvino"], found.missing) == ("1", ())
+    assert choose([newest]).missing == ()
+
+
 def test_run_of_several_backends_is_used_for_those_without_a_newer_run() -> None:
     found = choose([run("2", "jax"), run("1", "tensorflow", "jax", "torch")])
     assert found.runs == {"tensorflow": "1", "jax": "2", "torch": "1"}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_matrix.analysis import parity
+from keras_matrix.analysis.comparison import context
 from keras_matrix.records.instruments.parity import Deviation, Pair, ParityOutput, ParityRecord, Sketch, Weight
 
 PATHS = ("model/dense/kernel", "model/dense/bias", "model/normal/moving_mean", "model/last/kernel")
@@ -172,19 +173,19 @@ def make_parity(**changes: Any) -> ParityRecord:
 
 def test_latest_comparison_of_a_workload_is_returned() -> None:
     old, new = make_parity(), make_parity(started_at="2026-02-01T00:00:00+00:00", params={"image_size": 9})
-    found = parity.latest_comparison([new, old], "mnist_mlp")
+    found = context.latest_comparison([new, old], "mnist_mlp")
     assert found is not None
     assert found.record == new
-    exact = parity.latest_comparison([new, old], "mnist_mlp", {"image_size": 8})
+    exact = context.latest_comparison([new, old], "mnist_mlp", {"image_size": 8})
     assert (exact and exact.record, exact and exact.same_params) == (old, True)
 
 
 def test_workload_without_comparison_has_no_deviation() -> None:
-    assert parity.latest_comparison([make_parity()], "lstm") is None
+    assert context.latest_comparison([make_parity()], "lstm") is None
 
 
 def test_comparison_under_other_versions_is_stale() -> None:
     now = {"jax": {"keras": "3.15.1", "jax": "0.11.0"}}
-    found = parity.latest_comparison([make_parity()], "mnist_mlp", versions=now)
+    found = context.latest_comparison([make_parity()], "mnist_mlp", versions=now)
     assert found is not None
     assert found.stale == ("jax",)

@@ -16,7 +16,7 @@ from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.findings import FindingKind, run_findings
 from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, result_table
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Settings
@@ -32,8 +32,8 @@ RUNS = st.lists(
     min_size=1,
     max_size=3,
 )
-ORDERS = st.permutations(BACKENDS)
-SAME = {name: name for name in BACKENDS}
+ORDERS = st.permutations(TRAINING_BACKENDS)
+SAME = {name: name for name in TRAINING_BACKENDS}
 Run = list[list[list[tuple[float | None, bool]]]]
 
 
@@ -41,7 +41,7 @@ def records_of(run: Run) -> list[Record]:
     return [
         record
         for batch_size, work in zip((32, 64, 128), run, strict=False)
-        for backend, repeats in zip(BACKENDS, work, strict=False)
+        for backend, repeats in zip(TRAINING_BACKENDS, work, strict=False)
         for repeat, (time_s, again) in enumerate(repeats)
         for record in attempts(make_settings(backend=backend, batch_size=batch_size), repeat, time_s, again=again)
     ]
@@ -84,7 +84,7 @@ def test_table_does_not_depend_on_the_order_of_records(run: Run, random: Random)
 @given(RUNS, ORDERS)
 def test_exchanged_backends_exchange_the_columns_of_the_table(run: Run, order: list[str]) -> None:
     """Mutation: the first backend of a row is taken as the lowest."""
-    records, exchanged = records_of(run), dict(zip(BACKENDS, order, strict=True))
+    records, exchanged = records_of(run), dict(zip(TRAINING_BACKENDS, order, strict=True))
     made, again = result_table(table(records)), result_table(table(on(exchanged, records)))
     assume(all(distinct([view.value for view in work.cells if view.value]) for work in made.works))
     for work, other in zip(made.works, again.works, strict=True):
@@ -107,7 +107,7 @@ def test_exchanged_backends_exchange_the_columns_of_the_table(run: Run, order: l
 @given(RUNS, ORDERS)
 def test_exchanged_backends_exchange_the_means_over_works(run: Run, order: list[str]) -> None:
     """Also of incomplete works. Mutations: the first backend decides which leads; the first work is always taken."""
-    records, exchanged = records_of(run), dict(zip(BACKENDS, order, strict=True))
+    records, exchanged = records_of(run), dict(zip(TRAINING_BACKENDS, order, strict=True))
     made, again = (result_table(table(of)) for of in (records, on(exchanged, records)))
     assume(all(distinct([view.value for view in work.cells if view.value]) for work in made.works))
     assert len(again.suites) == len(made.suites)

@@ -45,7 +45,8 @@ def run(repository: Path, inputs: Mapping[str, str]) -> emulator.JobResult:
         ({"base-env": "a"}, "base-env, head-env: set both or none, got 'a' and ''"),
         (
             {"extras": "jax"},
-            "extras: must be some of tf-cpu tf-gpu jax-cpu jax-gpu jax-gpu-cuda13 torch-cpu torch-gpu, got 'jax'",
+            "extras: must be some of tf-cpu tf-gpu jax-cpu jax-gpu jax-gpu-cuda13 torch-cpu torch-gpu openvino-cpu, "
+            "got 'jax'",
         ),
         (
             {"base": "$(touch injected)%0A::x::"},

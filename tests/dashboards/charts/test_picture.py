@@ -144,8 +144,8 @@ def test_file_has_its_style_its_shapes_and_a_background() -> None:
 
 def test_legend_has_the_shapes_of_the_page() -> None:
     defined = set(re.findall(r'id="(\w+)"', shapes()))
-    assert defined == {f"{kind}{slot}" for kind in "mh" for slot in range(4)}
-    assert [re.findall(r'href="#(\w+)"', key(slot)) for slot in range(4)] == [[f"m{slot}"] for slot in range(4)]
+    assert defined == {f"{kind}{slot}" for kind in "mh" for slot in range(5)}
+    assert [re.findall(r'href="#(\w+)"', key(slot)) for slot in range(5)] == [[f"m{slot}"] for slot in range(5)]
     assert '<rect class="stall-fetch" width="14" height="14"/>' in swatch("stall-fetch")
 
 

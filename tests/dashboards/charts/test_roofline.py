@@ -17,7 +17,7 @@ from keras_matrix.dashboards.charts.picture import Dot, Picture, Segment, Word
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, Box, Spot, draw, place, scenes
 from keras_matrix.dashboards.charts.stored_charts import rates, scatter
 from keras_matrix.dashboards.report.roofline_page import Heading, cell_table, own_table, render_page, render_svg
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.schema import Resolved
 from keras_matrix.records.text import percentage
@@ -42,7 +42,7 @@ def found(works: int = 6, name: str = "mnist_mlp", cpus: int = 2) -> Roofline:
     cells = [
         (f"{name} batch_size={8 << number}", cell(backend, 8 << number, 0.004 * 1.7**number * (1 + slot / 3), cpus))
         for number in range(works)
-        for slot, backend in enumerate(BACKENDS)
+        for slot, backend in enumerate(TRAINING_BACKENDS)
     ]
     count = Work("mnist_mlp", {}, 8_000_000, 4_000_000, 4_000_000, 0, 4_000_000, 784, 4880)
     return roofline(cells, {work_key("mnist_mlp", {}): count}, make_peaks())
@@ -93,7 +93,7 @@ def test_every_cell_is_a_point_and_every_work_and_roof_is_named() -> None:
         "float32 400 GFLOP/s, tensorflow",
         "memory 20.0 GB/s",
     ]
-    assert labels["backend"] == list(BACKENDS)
+    assert labels["backend"] == list(TRAINING_BACKENDS)
 
 
 def test_faster_cell_is_higher_and_higher_intensity_is_further_right() -> None:

@@ -20,7 +20,7 @@ from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.page import RunCounts
 from keras_matrix.dashboards.live.questions import DashboardFilter, answer, checked, questions
 from keras_matrix.records import findings
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.run_files import shipped
 from keras_matrix.records.schema import Resolved, Status
@@ -278,7 +278,7 @@ def test_external_command_shows_primary_metric_and_ratio_to_the_best(
     warehouse: LocalWarehouse,
 ) -> None:
     rows = {row["backend"]: row for row in answer(warehouse, questions()["commands"], DashboardFilter()).dicts()}
-    assert list(rows) == sorted(BACKENDS)
+    assert list(rows) == sorted(TRAINING_BACKENDS)
     assert {(row["work"], row["metric"], row["unit"], row["status"]) for row in rows.values()} == {
         ("task train", "speed", "images/s", "ok")
     }
@@ -322,7 +322,7 @@ def test_a_trend_has_every_session_and_marks_the_change(warehouse: LocalWarehous
 def test_the_fc_modes_show_the_efficiency_of_their_workers(warehouse: LocalWarehouse) -> None:
     rows = answer(warehouse, questions()["fc_scaling"], DashboardFilter()).dicts()
     found = {(row["backend"], row["workers"]): row["efficiency"] for row in rows}
-    assert {key for key, value in found.items() if value is not None} == {(backend, 2) for backend in BACKENDS}
+    assert {key for key, value in found.items() if value is not None} == {(backend, 2) for backend in TRAINING_BACKENDS}
     assert found["jax", 2] == pytest.approx(1 / 0.62 / 2)
 
 
@@ -475,11 +475,11 @@ def test_run_counts_its_ok_and_failed_attempts(tmp_path: Path) -> None:
 
 def test_machine_is_listed_with_its_installed_versions(tmp_path: Path) -> None:
     versions = {"keras": "3.16.0", "jax": "0.11.0", "torch": "2.9.0", "tensorflow": "2.21.0"}
-    for night, backend in enumerate(BACKENDS):
+    for night, backend in enumerate(TRAINING_BACKENDS):
         store_run(tmp_path, night, settings=make_settings(backend=backend), versions=versions)
     rows = answer(warehouse_of(Results(tmp_path)), questions()["machines"], DashboardFilter()).dicts()
     assert {(row["backend"], row["backend_version"], row["keras_version"]) for row in rows} == {
-        (backend, versions[backend], "3.16.0") for backend in BACKENDS
+        (backend, versions[backend], "3.16.0") for backend in TRAINING_BACKENDS
     }
     assert {(row["runs"], row["cells"], row["attempts"], row["cpu_model"]) for row in rows} == {(1, 1, 3, "a CPU")}
 

@@ -24,7 +24,7 @@ from keras_matrix.dashboards.charts import pictures
 from keras_matrix.dashboards.charts.picture import Dot, MarkGroup, Segment
 from keras_matrix.dashboards.report import failures, results
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import Evidence, Harness, Memory, Record, Status, Surroundings, Times
 from keras_matrix.records.text import number
 from tests.conftest import make_record, make_settings
@@ -211,7 +211,7 @@ def test_every_workload_backend_and_verdict_is_shown(synthetic: Any) -> None:
     for row in synthetic.rows:
         assert row.title in text
         assert row.verdict in text
-    for backend in BACKENDS:
+    for backend in TRAINING_BACKENDS:
         assert f">{backend}</th>" in synthetic.html
 
 
@@ -368,7 +368,7 @@ def test_one_process_on_one_backend_still_has_a_page(synthetic: Any, render_of: 
 def test_a_thousand_cells_of_five_processes_are_a_page_of_at_most_five_megabytes() -> None:
     page = thousand.page()
     assert len(thousand.records()) == thousand.CELLS * REPEATS
-    assert page.count("</tbody>") > thousand.CELLS / len(BACKENDS)
+    assert page.count("</tbody>") > thousand.CELLS / len(TRAINING_BACKENDS)
     assert len(page.encode()) <= 5_000_000
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.proofs import proof_problem
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.fc.proof import Proof, ProofOrder
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, FcProblem, Parallelism
 from keras_matrix.runner.checks.proofs import ProofRequest, prove_modes
@@ -31,7 +31,7 @@ def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.parametrize(
     "request_",
     [ProofRequest(workers=(1, 3), precisions=("float64",)), pytest.param(ProofRequest(), marks=pytest.mark.nightly)],
@@ -68,7 +68,7 @@ def other_tasks(**changes: Any) -> list[FcProblem]:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_mean_reduction_divides_sums_in_every_mode(backend: str) -> None:
     sizes = FcProblem(workers=2, level=3, weight_size=16, batch_size=16, precision="float64", reduce="mean")
     late = [sizes.changed(mode=mode, overlap="off") for mode in OVERLAPPING]
@@ -86,7 +86,7 @@ def test_jax_workers_take_more_steps_than_xla_keeps_in_flight() -> None:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_single_worker_in_the_cells_process_computes_in_float64_on_request(backend: str) -> None:
     assert answered("alone.py", backend)["error"] < 1e-10
 
@@ -116,7 +116,7 @@ def test_gradients_by_hand_are_summed_as_they_are_made_or_after_all_of_them() ->
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.parametrize("mode", ["fc_data", "fc_model_manual"])
 def test_collectives_are_watched_on_every_backend(backend: str, mode: str) -> None:
     found = answered("watched.py", backend, mode)
@@ -130,7 +130,7 @@ def test_collectives_are_watched_on_every_backend(backend: str, mode: str) -> No
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend: str) -> None:
     found = answered("overlaps.py", backend)
     may = {f"{mode} {overlap}": overlap == "on" for mode in OVERLAPPING for overlap in ("on", "off")}
@@ -140,7 +140,7 @@ def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_observed_collectives_are_means_over_workers_without_overlap(backend: str) -> None:
     wanted = {
         "jax": {"inside_us": 9},  # of 12 us on one device, whose two instructions overlap, and 6 us on the other
@@ -187,7 +187,7 @@ def test_each_worker_of_tensorflow_multiplies_on_its_own_device() -> None:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_mode_without_collectives_has_nothing_to_watch(backend: str) -> None:
     assert answered("watched.py", backend, "fc_data_ff") == {"found": None}
 

@@ -16,7 +16,7 @@ from keras_matrix.analysis.parity import LIMITS
 from keras_matrix.models import twins
 from keras_matrix.models.twins.interface import FIRST_LOSS_LIMIT, LOSSES_LIMIT
 from keras_matrix.models.workload import UnsupportedWorkload
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.settings import IMPLEMENTATIONS, KERAS
 from keras_matrix.runner.matrix.catalog import load
 
@@ -42,7 +42,7 @@ def printed(script: Path, backend: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.nightly(why="every implementation is compiled; ci/evidence holds the sources of models")
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_every_implementation_trains_as_keras_does(backend: str) -> None:
     """Mutation: the LSTM's forget and input gates are exchanged; RMSprop adds epsilon after the root; a step of JAX or
     TensorFlow is not compiled.
@@ -77,7 +77,7 @@ def check_training(seen: dict[str, Any], names: Sequence[str]) -> None:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_native_code_generates_the_tokens_of_keras(backend: str) -> None:
     """Mutation: a step does not attend to its own position; queries and keys are exchanged; the biases are left out;
     the program of JAX or TensorFlow is not compiled.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.network import Network, network_problem, normal_rate
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, WORKLOAD, FcProblem, Parallelism
@@ -128,7 +128,7 @@ def test_the_one_worker_cell_over_a_network_is_the_local_one() -> None:
 
 
 def test_unsupported_partition_is_rejected_on_one_worker_too() -> None:
-    for backend in BACKENDS:
+    for backend in TRAINING_BACKENDS:
         params = {"mode": "fc_data", "partition": "named_sharding"}
         settings = make_settings(workload="fc", backend=backend, params=params)
         assert (rules.settings_problems(settings) == []) is (backend == DIVIDERS["named_sharding"][0])
@@ -139,7 +139,7 @@ def problems_over_a_network(backend: str, **changes: Any) -> list[str]:
     return rules.settings_problems(make_settings(workload="fc", backend=backend, params=params))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_every_backend_has_fc_data_over_a_network_on_a_cpu(backend: str) -> None:
     assert problems_over_a_network(backend) == []
 

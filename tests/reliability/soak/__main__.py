@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from tests.reliability.soak import rates
 from tests.reliability.soak.growth import FILES_BOUND, MEMORY_BOUND_BYTES, Growth, growth
 from tests.reliability.soak.running import Ended, ManyCells, Use
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="N",
         help=f"pairs of blocks that compare the rate at the end; 0 for none; default: {PAIRS}",
     )
-    parser.add_argument("--backends", default=",".join(BACKENDS), metavar="NAMES", help="default: all")
+    parser.add_argument("--backends", default=",".join(TRAINING_BACKENDS), metavar="NAMES", help="default: all")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the figures as JSON")
     args = parser.parse_args(arguments)
     plan = Plan(args.cells, tuple(args.backends.split(",")), args.pairs)

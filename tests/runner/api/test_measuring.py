@@ -97,7 +97,12 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ({"version": 1, "cells": [{"workload": "x"}]}, {}, km.MatrixError, "matrix:"),
     ({"version": 1, "cells": {1, 2}}, {}, km.MatrixError, "matrix: must consist of dicts, lists, texts, numbers"),
     ({"version": float("nan")}, {}, km.MatrixError, "matrix: must consist of"),
-    (MATRIX, {"backends": ["jaxx"]}, km.UsageError, "--backend: must be one of tensorflow, jax, torch, got 'jaxx'"),
+    (
+        MATRIX,
+        {"backends": ["jaxx"]},
+        km.UsageError,
+        "--backend: must be one of tensorflow, jax, torch, openvino, got 'jaxx'",
+    ),
     (MATRIX, {"backends": "jax"}, km.UsageError, "run: backends must be a list of texts, got 'jax'; write ['jax']"),
     (MATRIX, {"filters": ["nothing*"]}, km.UsageError, "--filter nothing*: matches no cell"),
     (MATRIX, {"repeats": 0}, km.UsageError, "--repeats: must be "),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import keras_matrix as km
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.service.starter import FirstMatrix, write
@@ -47,4 +47,4 @@ def test_what_init_writes_is_measured(tmp_path: Path, monkeypatch: pytest.Monkey
     assert main(["--repeats", "1", "--backend", "jax", "--set", "steps_per_epoch=2", "--filter", "my_workload"]) == 0
     found = {cell.params["width"]: cell.status for cell in km.load().cells}
     assert (sorted(found), set(found.values()) <= MEASURED) == ([64, 256], True)
-    assert "backends: [" + ", ".join(BACKENDS) + "]" in (tmp_path / "matrix.yaml").read_text()
+    assert "backends: [" + ", ".join(TRAINING_BACKENDS) + "]" in (tmp_path / "matrix.yaml").read_text()

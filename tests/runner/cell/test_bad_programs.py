@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.runner.cli.main import main
 from tests.sessions import counted_records
@@ -45,7 +45,7 @@ def measured(tmp_path: Path, backend: str, names: list[str], *arguments: int) ->
     return {record.settings.script: record for record in counted_records(tmp_path)}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.one_backend
 def test_program_that_cannot_be_measured_ends_with_what_to_do(tmp_path: Path, backend: str) -> None:
     records = measured(tmp_path, backend, list(REASONS))
@@ -68,7 +68,7 @@ def test_ten_gigabytes_of_output_fill_neither_memory_nor_disk(tmp_path: Path) ->
     assert max(path.stat().st_size for path in (tmp_path / "results").rglob("*") if path.is_file()) < 10 << 20
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.one_backend
 def test_program_with_its_own_ways_is_measured_and_they_are_stated(tmp_path: Path, backend: str) -> None:
     names = ["own_options.py", "in_a_thread.py", "zero_epochs.py", "endless.py"]

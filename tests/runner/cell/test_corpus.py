@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.runner.cli.main import main
@@ -27,13 +27,13 @@ def _once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.one_backend
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_some_programs_are_measured_by_their_call(tmp_path: Path, backend: str) -> None:
     check(tmp_path, backend, [program for program in corpus() if program.name in SOME])
 
 
 @pytest.mark.nightly(why="takes three minutes a backend")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_every_program_is_measured_by_its_call(tmp_path: Path, backend: str) -> None:
     check(tmp_path, backend, [program for program in corpus() if program.name not in SOME])
 

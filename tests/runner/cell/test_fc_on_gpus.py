@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.runner.cell import backends, entry, fc
 from keras_matrix.runner.cell.checks.devices import prove
@@ -114,7 +114,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int],
         executor.behaviours = dict.fromkeys(("gru", "bert", "fc"), behave)
         monkeypatch.setattr(fc, "assemble", assemble)
         monkeypatch.setattr(backends, "load", lambda backend: adapter(gpus))
-        for backend in BACKENDS:
+        for backend in TRAINING_BACKENDS:
             load_workers(monkeypatch, backend, gpus)
         code = main(["--results", str(tmp_path / "results")], Seams(executor=executor))
         return code, newest_records(tmp_path)
@@ -138,7 +138,7 @@ def test_on_one_gpu_two_workers_are_unsupported_on_every_backend_and_the_exit_co
             f"workers: must be at most the number of GPUs that {backend} finds in this cell (1), got 2; name more in "
             "CUDA_VISIBLE_DEVICES, or set device: cpu to use more workers than devices",
         )
-        for backend in BACKENDS
+        for backend in TRAINING_BACKENDS
     }
 
 
@@ -148,11 +148,11 @@ def test_without_a_gpu_every_cell_is_a_device_mismatch_and_the_exit_code_is_1(
     code, records = measured(0)
     assert code == 1
     assert Counter((str(r.status), r.settings.backend) for r in records) == {
-        ("device_mismatch", backend): 4 for backend in BACKENDS
+        ("device_mismatch", backend): 4 for backend in TRAINING_BACKENDS
     }
     reasons = {r.settings.backend: r.reason for r in records if r.settings.params.get("workers") == 2}
     assert reasons == {
         backend: f"device: gpu was requested, but {backend} finds no such device; check the device, and install the "
         f"build of {backend} for it"
-        for backend in BACKENDS
+        for backend in TRAINING_BACKENDS
     }

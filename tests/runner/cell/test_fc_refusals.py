@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from tests.imported import ran
 
 # Pretends that there are three GPUs and then none (but, as JAX has it then, a CPU), and that 1 MiB of memory is free;
@@ -59,7 +59,7 @@ def printed(script: str, backend: str) -> Any:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_too_few_devices_and_too_little_memory_are_unsupported_and_no_device_is_a_mismatch(backend: str) -> None:
     few, memory, none = printed(ASKED, backend)
     assert none == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from tests.imported import ran
 
 pytestmark = pytest.mark.process
@@ -143,7 +143,7 @@ print("all as called")
 """
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_call_of_fit_keeps_its_arguments_and_defers_a_stop(backend: str) -> None:
     done = ran(backend, CALLS)
     assert (done.returncode, done.stdout.strip()) == (0, "all as called"), done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.runner.cli.main import main
 from tests.sessions import counted_records
@@ -59,7 +59,7 @@ EXPECTED = {
 
 
 @pytest.mark.one_backend
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_programs_are_measured_by_the_call_that_is_chosen(
     tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

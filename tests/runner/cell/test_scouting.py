@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.main import main
@@ -30,7 +30,7 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, tuple[i
     }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.one_backend
 def test_calls_are_listed_with_the_steps_that_the_program_asks_for(
     tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]
@@ -56,7 +56,7 @@ def test_calls_are_listed_with_the_steps_that_the_program_asks_for(
     assert sorted(path.name for path in (results / "scouting").iterdir()) == [".lock", stored.name]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.one_backend
 def test_longest_fit_is_measured_with_short_epochs_and_calls_before_it_cut(
     tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]
@@ -82,7 +82,7 @@ def test_longest_fit_is_measured_with_short_epochs_and_calls_before_it_cut(
     assert f"epochs were cut: {backend}: " in printed
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.one_backend
 def test_choice_of_a_call_that_is_not_made_lists_those_that_are(
     tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]
@@ -94,7 +94,7 @@ def test_choice_of_a_call_that_is_not_made_lists_those_that_are(
     assert "call: idle.py makes no call 'predict_on_batch'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.one_backend
 def test_comparison_of_environments_measures_the_cell_that_a_run_measures(tmp_path: Path, backend: str) -> None:
     """Mutation: `compare` measures the cells of its matrix without their calls."""

@@ -13,7 +13,7 @@ import pytest
 
 from keras_matrix.analysis import proofs
 from keras_matrix.records import replicas
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.fc.spec import MODES, Parallelism
 from keras_matrix.records.instruments import parity
 from keras_matrix.records.instruments.parity import ParityRecord
@@ -52,8 +52,8 @@ def test_every_file_is_valid() -> None:
 def test_every_workload_agrees_on_every_two_backends_at_the_locked_versions(workload: str) -> None:
     record = record_of(workload)
     assert record.agrees, f"ci/evidence {workload}"
-    assert [tuple(pair.backends) for pair in record.pairs] == list(combinations(BACKENDS, 2))
-    for backend in BACKENDS:
+    assert [tuple(pair.backends) for pair in record.pairs] == list(combinations(TRAINING_BACKENDS, 2))
+    for backend in TRAINING_BACKENDS:
         found = {name: record.versions[backend][name] for name in ("keras", backend)}
         assert found == {name: VERSIONS[name] for name in ("keras", backend)}, f"stale: ci/evidence {workload}"
     assert record.machine is not None
@@ -66,7 +66,7 @@ def test_proofs_of_several_devices_are_equal_and_of_the_locked_versions() -> Non
     assert {one.workload for one in found} >= {"mnist_mlp", "cifar10_cnn", "lstm", "fc", "bert"}
     for one in found:
         assert proofs.is_proved(one), f"ci/evidence {one.workload}"
-        assert ([*one.backends], one.devices) == ([*BACKENDS], 2)
+        assert ([*one.backends], one.devices) == ([*TRAINING_BACKENDS], 2)
         for backend, own in one.backends.items():
             versions = {name: own.versions[name] for name in ("keras", backend)}
             expected = {name: VERSIONS[name] for name in ("keras", backend)}
@@ -80,7 +80,7 @@ def test_no_workload_has_changed_since_its_parity_was_compared(workload: str) ->
     assert hashes[workload] == evidence.source_hash(family), f"models/{family}.py has changed: ci/evidence {workload}"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_every_native_mode_is_proved_at_the_locked_version(backend: str) -> None:
     own = [proof for proof in shipped()[1] if proof.backend == backend]
     modes = {(mode.name, precision) for mode in MODES.values() if mode.native for precision in ("float64", "float32")}

@@ -13,8 +13,8 @@ import pytest
 
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments import parity as parity_files
-from keras_matrix.records.instruments.parity import Facts, Operation, ParityOutput, Sketch, Weight
-from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job
+from keras_matrix.records.instruments.parity import Deviation, Facts, Operation, ParityOutput, Sketch, Weight
+from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, write_result
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.catalog import SMALL, load
@@ -24,6 +24,7 @@ from tests.golden import Golden
 from tests.transcripts import Transcript
 
 SHA256 = "a" * 64
+FLOAT32_ALONE = "precision: must be float32, got float64"
 ADAM = Facts("Adam", {"beta_1": 0.9, "beta_2": 0.999})
 Numbers = Callable[[Job], float]
 
@@ -58,6 +59,9 @@ def outputs(
             arrays = {f"{kind}.{i}": values * factor(job) for kind, factor in factors.items() for i in range(2)}
             np.savez(folder / ARRAYS_NAME, **arrays)
             trace = replace(trace, facts=facts)
+        elif job.parity.role == "predict":
+            np.savez(folder / ARRAYS_NAME, **{"output.0": np.array([1.0, 2.0]) * output(job)})
+            trace = replace(trace, losses=[], outputs=1)
         else:
             sketches = [Sketch("m/first", 2, 1.0, [0.5]), Sketch("m/second", 2, 1.0, [0.5 * output(job)])]
             trace = ParityOutput(job.nonce, sha256, weights, sketches=sketches)
@@ -222,6 +226,49 @@ def test_failed_corrected_process_leaves_the_deviation_unexplained(tmp_path: Pat
     assert record.failures == {"tensorflow float64, corrected": "crash: ended by signal 11"}
 
 
+def of_openvino(output: float = 1.0) -> Any:
+    """Return a behaviour in which OpenVINO computes in float32 alone, and its outputs are so many times the others'."""
+    agreeing = outputs(output=on("openvino", output))
+
+    def behave(job: Job) -> Outcome:
+        if (job.settings.backend, job.settings.precision) != ("openvino", "float64"):
+            return agreeing(job)
+        refusal = {"exception": "keras_matrix.runner.cell.backends.Unsupported", "message": FLOAT32_ALONE}
+        write_result(job, replace(FakeExecutor().result(job), **refusal))
+        return Outcome(exit_code=1)
+
+    return behave
+
+
+def test_backend_that_does_not_train_is_compared_with_each_other_one_by_its_outputs(tmp_path: Path) -> None:
+    ran = Ran(tmp_path, "--backend", "torch", "--backend", "openvino", behaviour=of_openvino(), absent=frozenset())
+    record = ran.record()
+    assert (ran.code, record.agrees) == (0, True)
+    [pair] = record.pairs
+    assert (pair.backends, pair.deviations) == (["torch", "openvino"], {"float32": Deviation(outputs=0.0)})
+    assert record.unsupported == {"openvino float64, predict": f"unsupported: {FLOAT32_ALONE}"}
+    predicted = [job.settings for job in ran.executor.jobs if job.parity and job.parity.role == "predict"]
+    assert [(settings.backend, settings.precision) for settings in predicted] == [
+        ("openvino", "float64"),
+        ("openvino", "float32"),
+        ("torch", "float32"),
+    ]
+    trained = {job.settings.backend for job in ran.executor.jobs if job.parity and job.parity.role == "train"}
+    assert trained == {"torch"}
+
+
+def test_outputs_that_differ_are_a_deviation_at_the_layer_that_differs(tmp_path: Path) -> None:
+    """Mutation: only trained pairs are located, or judged."""
+    flags = ("--backend", "jax", "--backend", "torch", "--backend", "openvino")
+    ran = Ran(tmp_path, *flags, behaviour=of_openvino(1.01), absent=frozenset())
+    assert ran.code == 1
+    assert {tuple(pair.backends): (pair.agrees, pair.located) for pair in ran.record().pairs} == {
+        ("jax", "torch"): (True, None),
+        ("jax", "openvino"): (False, "the output of layer m/second"),
+        ("torch", "openvino"): (False, "the output of layer m/second"),
+    }
+
+
 def parity_limits() -> Any:
     from keras_matrix.analysis import parity
 
@@ -307,7 +354,10 @@ def test_what_is_printed_of_a_comparison(transcript: Transcript, golden: Golden)
     def crashing(job: Job) -> Outcome:
         return crash()(job) if job.settings.backend == "torch" else outputs()(job)
 
-    for text, workload, behaviour in (
+    openvino = frozenset[str]()
+    for text, workload, behaviour, *absent in (
+        ("with OpenVINO, which does not train", "mnist_mlp", of_openvino(), openvino),
+        ("with other outputs on OpenVINO", "mnist_mlp", of_openvino(1.01), openvino),
         ("all agree", "mnist_mlp", outputs()),
         ("JAX has another gradient", "mnist_mlp", outputs(gradient=on("jax", 1.001))),
         (
@@ -321,7 +371,7 @@ def test_what_is_printed_of_a_comparison(transcript: Transcript, golden: Golden)
         ("processes with weights of their own", "mnist_mlp", outputs(sha256="b" * 64)),
     ):
         transcript.note(text)
-        executor = FakeExecutor(behaviours={workload: behaviour})
+        executor = FakeExecutor(behaviours={workload: behaviour}, **({"absent": absent[0]} if absent else {}))
         transcript.run(f"parity {workload}", seams=Seams(executor=executor))
     golden.check("parity.txt", transcript.text)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import CounterChanges
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, PeakOrder, Stream, Timed
 from keras_matrix.records.schema import DeviceProof
@@ -301,7 +301,7 @@ def test_measurement_without_figures_is_an_error_with_the_reasons() -> None:
 def test_every_backend_of_the_project_has_a_file_that_times_it_and_one_that_counts_it() -> None:
     root = Path(__file__).parents[3]
     for folder in (root / "runner" / "cell" / "peaks", root / "models" / "flops"):
-        assert [name for name in BACKENDS if not (folder / f"{name}.py").is_file()] == []
+        assert [name for name in TRAINING_BACKENDS if not (folder / f"{name}.py").is_file()] == []
 
 
 def test_cpu_time_of_the_measurement_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

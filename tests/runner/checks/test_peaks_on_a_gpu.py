@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.roofline import datasheet
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.peaks import PeakAnswer
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, Target
@@ -30,7 +30,7 @@ def probe(backend: str) -> ProcessProbe:
     return found
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_recurrent_layers_on_a_gpu_have_the_catalogs_flops(backend: str) -> None:
     entries = json.loads(CATALOG_PATH.read_text(encoding="utf-8"))["workloads"]
     order = CountOrder([Target(name, {}) for name in ("lstm", "gru")])
@@ -40,7 +40,7 @@ def test_recurrent_layers_on_a_gpu_have_the_catalogs_flops(backend: str) -> None
     assert {work.workload: work.forward_flops_per_sample for work in works} == expected
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_triad_on_a_gpu_reaches_70_to_102_percent_of_the_stated_memory_rate(backend: str) -> None:
     settings = probe_settings(backend, "gpu")
     raw = probe(backend).ask("keras_matrix.runner.cell.peaks", order_for(settings, Effort()), settings, 300)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS, KERAS_HUB
+from keras_matrix.records.backends import KERAS_HUB, TRAINING_BACKENDS
 from keras_matrix.records.host import device_lists
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import CellResult
@@ -42,7 +42,7 @@ def result(executor: ProcessExecutor, folder: Path, backend: str, **changes: Any
     return accept(job.result_path.read_bytes(), job)
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=TRAINING_BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -78,7 +78,7 @@ def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tupl
 @pytest.mark.one_backend
 @pytest.mark.alone  # bound to one CPU itself, the test could not check the CPUs of its cell
 @pytest.mark.parametrize("start", ["fork", "fresh"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_pinned_cell_runs_on_its_cpus_with_as_many_threads(
     executors: dict[str, ProcessExecutor], tmp_path: Path, backend: str, start: str
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, load, parse
@@ -48,5 +48,5 @@ def test_feed_of_the_pipeline_may_be_written() -> None:
 def test_shipped_matrix_of_inputs_has_three_formats_and_worker_counts_on_each_backend() -> None:
     found = [one.settings for one in expand(load(ROOT / "matrices" / "inputs.yaml"), Overrides())]
     points = [(one.backend, one.params["dataset_path"], one.params["input_workers"]) for one in found]
-    assert sorted(points) == sorted(product(BACKENDS, ("images", "tfrecords", "array_records"), (0, 1, 2)))
+    assert sorted(points) == sorted(product(TRAINING_BACKENDS, ("images", "tfrecords", "array_records"), (0, 1, 2)))
     assert {(one.feed, one.params["base"]) for one in found} == {("pipeline", "timed_wait")}

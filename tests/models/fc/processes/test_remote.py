@@ -15,7 +15,7 @@ import pytest
 
 from keras_matrix.models.fc import ranks
 from keras_matrix.models.fc.meeting import NotMet
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.fc.network import Site
 from tests.imported import ran
 
@@ -32,7 +32,7 @@ def found(backend: str, *arguments: str) -> Any:
 @pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.alone
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_workers_of_two_machines_compute_what_numpy_does(backend: str) -> None:
     ended = []
     for one in found(backend):
@@ -54,7 +54,7 @@ def test_workers_of_two_machines_compute_what_numpy_does(backend: str) -> None:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_worker_lost_on_another_machine_is_named_and_ends_the_others(backend: str) -> None:
     one = found(backend, "lost")
     assert one["kind"] in ("WorkerDied", "WorkerFailed")

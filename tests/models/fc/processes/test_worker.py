@@ -20,7 +20,7 @@ from keras_matrix.models.fc.meeting import Meeting, NotMet, located
 from keras_matrix.models.fc.native import assemble
 from keras_matrix.models.fc.worker import WorkerStart
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.fc.communication import Communication, TimingMethod, Traffic
 from keras_matrix.records.fc.network import Rendezvous, Site
 from keras_matrix.records.fc.spec import FcProblem, WorkerPlacement
@@ -85,7 +85,7 @@ def test_arguments_of_a_worker_process_can_be_pickled() -> None:
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_worker_process_joins_by_the_module_of_its_backend(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     join = SimpleNamespace(join=lambda meeting: (backend, meeting))
     monkeypatch.setitem(sys.modules, f"keras_matrix.models.fc.native.{backend}", join)
@@ -130,7 +130,7 @@ def test_a_host_whose_name_has_another_address_is_renamed_or_named(monkeypatch: 
     assert renamed == [("192.0.2.2", f"{advice}: the name host has another address")] * 2
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_workers_with_networks_are_processes_on_every_backend(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     monkeypatch.setattr(ranks, "Ranks", lambda order, backend: (order, backend))
     order = WorkerSpec(FcProblem(mode="fc_data", workers=2), seed=1)

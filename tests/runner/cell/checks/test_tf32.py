@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import Resolved
 from keras_matrix.runner.cell import options
 from keras_matrix.runner.cell.checks import tf32
@@ -163,13 +163,13 @@ def printed(script: str, *arguments: str) -> str:
 
 @pytest.mark.one_backend
 @pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_the_probes_find_float32_on_a_cpu(backend: str) -> None:
     assert json.loads(printed(PROBES_ON, backend, "cpu", "as_shipped")) == [None, NOT_USED]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.parametrize("league", ["as_shipped", "matched"])
 def test_the_probes_agree_with_the_documented_defaults_on_a_gpu(backend: str, league: str) -> None:
     capability, found = json.loads(printed(PROBES_ON, backend, "gpu", league))

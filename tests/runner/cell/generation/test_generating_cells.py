@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS, KERAS_HUB
+from keras_matrix.records.backends import KERAS_HUB, TRAINING_BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import MEASURED, Record, Status
@@ -101,7 +101,7 @@ def test_quantised_weights_are_smaller_and_low_rank_updates_are_trained(
     assert 0 < trained.resolved.trainable_parameters < trained.resolved.parameters / 10
 
 
-def on_backends(always: str, *values: Any, among: Sequence[str] = BACKENDS) -> list[Any]:
+def on_backends(always: str, *values: Any, among: Sequence[str] = TRAINING_BACKENDS) -> list[Any]:
     """Return a case on each backend: for every change on the one named, if any, in the nightly run on the others."""
     return [pytest.param(one, *values, marks=() if one == always else pytest.mark.nightly) for one in among]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.main import main
@@ -19,7 +19,7 @@ SMALL = {"bert": 2, "gemma": 3, "mistral": 3, "sam": 2, "stable_diffusion_3": 2}
 
 @pytest.mark.process
 @pytest.mark.nightly
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_every_small_row_of_the_published_benchmarks_is_measured(backend: str, tmp_path: Path) -> None:
     """Mutation: `built` returns the plain layers whatever the phase."""
     once = ["--backend", backend, "--filter", "size=tiny", "--repeats", "1", *(f"--set={one}" for one in SHORT)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from tests.conftest import make_settings
@@ -39,7 +39,7 @@ def counts(record: Record) -> list[tuple[object, object]]:
 
 
 @pytest.mark.one_backend
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_native_steps_are_counted_and_checked(cell: CellOf, backend: str) -> None:
     record = cell(backend=backend, implementation="native")
     assert record.work is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.traces import read_table
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.traces.neutral import WORKING, TrackKind
 from keras_matrix.records.traces.request import TRACE_NAME
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
@@ -26,7 +26,7 @@ def executor() -> Iterator[ProcessExecutor]:
     made.close()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_kernels_of_each_backend_have_a_step_and_none_begins_before_it(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.traces import read_table
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import Results
@@ -55,7 +55,7 @@ def spans_of(record: Record, folder: Path) -> list[Span]:
     return list(neutral.spans(folder / record.trace.folder / TRACE_NAME))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_traces_of_all_backends_have_the_same_names(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     record, folder, _ = traced(executor, tmp_path, "nested", backend=backend)
     spans = spans_of(record, folder)
@@ -76,7 +76,7 @@ def test_traces_of_all_backends_have_the_same_names(executor: ProcessExecutor, t
 
 
 @pytest.mark.one_backend
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_predict_calls_are_traced_as_steps_with_a_forward_pass_only(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
@@ -90,7 +90,7 @@ def test_predict_calls_are_traced_as_steps_with_a_forward_pass_only(
     assert {"wide", "narrow"} <= {span.layer for span in spans}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_workers_of_the_fc_modes_are_one_trace_in_one_clock(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
@@ -117,7 +117,7 @@ def test_several_epochs_are_traced_each_by_itself(executor: ProcessExecutor, tmp
 
 
 @pytest.mark.one_backend
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_cell_that_is_not_traced_imports_nothing_of_tracing(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_cell_that_is_not_traced_imports_nothing_of_tracing(
 
 
 @pytest.mark.one_backend
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_profiler_that_refuses_leaves_the_figures(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     record, folder, _ = traced(executor, tmp_path, "profiling", backend=backend)
     assert record.status in MEASURED
@@ -141,7 +141,7 @@ def test_a_profiler_that_refuses_leaves_the_figures(executor: ProcessExecutor, t
 
 
 @pytest.mark.one_backend
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_disk_that_is_full_leaves_the_figures(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     record, _, _ = traced(executor, tmp_path, "without_room", backend=backend)
     assert record.status in MEASURED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.explanation import Explanation
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.store import Results
 from keras_matrix.records.traces.programs import stored_programs
 from keras_matrix.runner.cli.compare import explain
@@ -69,7 +69,7 @@ def measure(backend: str, *cells: str) -> None:
 
 
 @pytest.mark.one_backend
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_layer_that_is_twice_as_slow_and_one_more_copy_are_the_first_lines(explained: Explained, backend: str) -> None:
     """Mutation: `layers.claims` returns nothing."""
     measure(backend, *(f"{name}'" for name in NAMES))

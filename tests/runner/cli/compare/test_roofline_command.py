@@ -14,7 +14,7 @@ import pytest
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.roofline import Roofline
 from keras_matrix.records import run_files
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, Stream, Timed
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Work
@@ -191,12 +191,12 @@ def test_the_check_of_flops_fails_where_a_difference_has_no_reason(
     assert roofline("--check-flops", probe=FakeProbe(wrong=True)) == 1
     capsys.readouterr()
     assert roofline("--check-flops", "mnist_mlp", "--json") == 0
-    assert len(json.loads(capsys.readouterr().out)["checks"]) == len(BACKENDS)
+    assert len(json.loads(capsys.readouterr().out)["checks"]) == len(TRAINING_BACKENDS)
 
 
 @pytest.mark.alone  # on a busy machine it makes fewer calls than it must
 @pytest.mark.process
-@pytest.mark.parametrize("backend", [*BACKENDS, "numpy"])
+@pytest.mark.parametrize("backend", [*TRAINING_BACKENDS, "numpy"])
 def test_real_backend_is_timed_on_the_requested_cpus(backend: str) -> None:
     effort = Effort(rounds=1, sizes=(256,), array_bytes=8 << 20, least_calls=3, window_s=0.01)
     asked = order_for(probe_settings(backend, threads=1), effort)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.cli.inputs import finetune as command
 from keras_matrix.runner.cli.main import main
@@ -39,7 +39,7 @@ def measured(folder: Path, *arguments: str) -> Record:
 def test_one_pass_is_measured_on_every_backend_after_a_discarded_one(folder: Path) -> None:
     assert finetune() == 0
     found = newest_records(folder)
-    assert {one.settings.backend for one in found if one.status in MEASURED} == set(BACKENDS)
+    assert {one.settings.backend for one in found if one.status in MEASURED} == set(TRAINING_BACKENDS)
     settings = found[0].settings
     assert (settings.epochs, settings.discard, settings.steps_per_epoch) == (2, 1, "seed")
     assert (settings.batch_size, settings.feed) == (32, "pipeline")

@@ -171,6 +171,12 @@ def test_what_a_plan_prints(
     assert main(["--filter", "batch_size=32", "--backend", "jax"], Seams(executor=executor)) == 0
     transcript.run("plan --filter batch_size=32 --backend jax")
     matrix(
+        "version: 1\ndefaults: {repeats: 1}\nbackends: [torch, openvino]\ncells:\n"
+        "  - {workload: mnist_mlp, phase: [fit, predict]}\n"
+        "tasks:\n  - {task: train, command: [train], backends: [openvino]}\n"
+    )
+    transcript.run("plan")
+    matrix(
         "version: 1\ndefaults: {epochs: 2, repeats: auto}\nbackends: [jax, torch]\n"
         "cells:\n  - workload: my_workload:build\n    params: {epochs: 7}\n"
         "  - workload: gru\n    precision: [float32, bfloat16]\n"

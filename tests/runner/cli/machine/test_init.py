@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS, service_name
+from keras_matrix.records.backends import TRAINING_BACKENDS, service_name
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.cli.machine import init
 from keras_matrix.runner.cli.main import main
@@ -48,15 +48,15 @@ def test_init_writes_a_matrix_for_the_installed_backends_and_the_example_workloa
 
 
 def test_matrix_of_init_is_measured_with_a_verdict_for_each_work(folder: Path, present: list[str]) -> None:
-    present += BACKENDS
+    present += TRAINING_BACKENDS
     assert main(["init"]) == 0
     assert main(["--matrix", "matrix.yaml"], Seams(executor=FakeExecutor())) == 0
-    assert len(newest_records(folder)) == 4 * len(BACKENDS) * 5
+    assert len(newest_records(folder)) == 4 * len(TRAINING_BACKENDS) * 5
 
 
 def test_init_names_the_extras_of_the_other_backends_in_the_file(folder: Path, present: list[str]) -> None:
     main(["init"])
-    others = ", ".join(f"keras-matrix[{service_name(name, 'cpu')}]" for name in BACKENDS if name != "jax")
+    others = ", ".join(f"keras-matrix[{service_name(name, 'cpu')}]" for name in TRAINING_BACKENDS if name != "jax")
     lines = f"# Installed in this environment: jax.\n# Others are installed with pip: {others}.\n"
     assert lines in Path("matrix.yaml").read_text()
 

@@ -11,7 +11,7 @@ import pytest
 
 from keras_matrix.analysis.fc import BATCH_SIZES, COLUMNS, WEIGHT_SIZES
 from keras_matrix.analysis.proofs import proof_problem
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import proof, rules, spec
 from keras_matrix.records.fc.communication import Communication, TimingMethod
@@ -75,7 +75,7 @@ def test_the_originals_command_measures_on_every_backend(folder: Path) -> None:
     command = "--mode fc_data --num-workers 2 --level 10 --weight-size 1024 --batch-size 128 --num-batch 100"
     assert runner(*command.split()) == 0
     found = newest_records(folder)
-    assert {(r.settings.backend, r.status) for r in found} == {(backend, Status.OK) for backend in BACKENDS}
+    assert {(r.settings.backend, r.status) for r in found} == {(backend, Status.OK) for backend in TRAINING_BACKENDS}
     assert {(len(r.times.epoch_times_s), r.resolved.steps_per_epoch) for r in found} == {(10, 10)}
     assert {r.parallel.counted_bytes_per_step for r in found} == {2 * 4 * (10 * 1024**2 + 1024)}
 
@@ -186,7 +186,7 @@ def test_proof_is_stored_for_the_rows_of_later_runs(folder: Path) -> None:
     found, problems = proof.load(folder / "results")
     assert problems == []
     assert {(one.backend, one.mode, one.precision, one.device) for one in found} == {
-        (backend, "fc_data", precision, "cpu") for backend in BACKENDS for precision in PRECISIONS
+        (backend, "fc_data", precision, "cpu") for backend in TRAINING_BACKENDS for precision in PRECISIONS
     }
     assert {(one.worst_error, one.failure, tuple(one.workers)) for one in found} == {(1e-16, None, (1, 2, 3, 4))}
 
@@ -245,7 +245,7 @@ def test_a_proof_uses_the_sizes_and_parameters_that_are_given(arguments: list[st
     assert runner("--prove", *arguments, probe=probe) == 0
     for order in probe.orders.values():
         assert {name: {getattr(task, name) for task in order.problems} for name in found} == found
-    assert set(probe.orders) == set(BACKENDS)
+    assert set(probe.orders) == set(TRAINING_BACKENDS)
 
 
 def test_a_proof_draws_weights_and_batch_from_the_seed_that_is_given(capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,10 +303,10 @@ def test_a_proof_on_gpus_without_a_driver_says_so_once_and_ends_with_1(
     assert printed.err == f"preflight: gpu_missing: {NO_DRIVER}\n"
     assert probe.orders == {}
     refused = json.loads(printed.out)["refused"] if arguments else printed.out
-    assert refused == (dict.fromkeys(BACKENDS, f"gpu_missing: {NO_DRIVER}") if arguments else "")
+    assert refused == (dict.fromkeys(TRAINING_BACKENDS, f"gpu_missing: {NO_DRIVER}") if arguments else "")
 
 
-@pytest.mark.parametrize("absent", [("torch",), BACKENDS])
+@pytest.mark.parametrize("absent", [("torch",), TRAINING_BACKENDS])
 def test_backend_without_a_proof_is_named_and_the_exit_code_is_1(
     absent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,7 +331,7 @@ def test_proof_without_gradients_or_with_a_wrong_layout_fails() -> None:
 def test_real_workers_prove_their_layout_in_the_record(folder: Path) -> None:
     assert main(["fc", "--mode", "fc_model", "--num-workers", "2", *SMALL, "--num-batches", "4"]) == 0
     latest = {record.settings.backend: record for record in newest_records(folder)}
-    assert set(latest) == set(BACKENDS)
+    assert set(latest) == set(TRAINING_BACKENDS)
     for record in latest.values():
         assert record.status in (Status.OK, Status.UNSTABLE)
         assert [place.weights for place in record.parallel.places] == [[[16, 32], [16, 32], [16, 1]]] * 2
@@ -347,7 +347,7 @@ def test_samples_are_counted_over_all_copies_and_the_record_has_the_trained_para
     copies = ("--mode", "fc_phy", "--num-workers", "2", "--phy-blocks", "2")
     assert main(["fc", *copies, *SMALL, "--num-batches", "4", "--dtype", "float64"]) == 0
     latest = {record.settings.backend: record for record in newest_records(folder)}
-    assert set(latest) == set(BACKENDS)
+    assert set(latest) == set(TRAINING_BACKENDS)
     for record in latest.values():
         assert record.times.samples_per_s == pytest.approx(2 * 2 * 8 * record.times.steps_per_s)
         assert (record.device.platform, record.device.count) == ("cpu", 2)
@@ -389,7 +389,7 @@ def test_fc_matrix_contains_every_mode_with_one_and_two_workers(capsys: pytest.C
     points = {(s["params"]["mode"], s["params"]["workers"], s["backend"]) for s in found}
     alone = [mode.name for mode in spec.MODES.values() if mode.kind is spec.Parallelism.SINGLE]
     wanted = {(mode, n) for mode in spec.MODES for n in (1, 2) if n == 1 or mode not in alone}
-    assert points == {(*point, backend) for point in wanted for backend in BACKENDS}
+    assert points == {(*point, backend) for point in wanted for backend in TRAINING_BACKENDS}
 
 
 def test_messages_name_the_flags_of_the_command() -> None:

@@ -12,7 +12,7 @@ import pytest
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.surroundings.disturbance import CounterChanges, MeasuredStretch, OwnUse
 from keras_matrix.analysis.views.result_table import result_table
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
@@ -212,7 +212,7 @@ def test_what_a_quick_look_prints(
     def failing(job: Job) -> Outcome:
         return Outcome(exit_code=1) if job.settings.backend == "torch" else FakeExecutor().succeed(job)
 
-    there = [*BACKENDS, "keras"]
+    there = [*TRAINING_BACKENDS, "keras"]
     monkeypatch.setattr(Interpreter, "absent", lambda self, asked: [name for name in asked if name not in there])
     transcript.run("quick --set batch_size=64", seams=Seams(executor=FakeExecutor()))
     transcript.run("quick my_workload:build --set width=64", seams=Seams(executor=FakeExecutor()), brief=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.runner.cli.main import main
 from tests.sessions import counted_records
@@ -21,7 +21,7 @@ cells:
 """
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_matrix_is_measured_in_a_real_process_of_each_backend(tmp_path: Path, backend: str) -> None:
     matrix, results = tmp_path / "matrix.yaml", tmp_path / "results"
     matrix.write_text(MATRIX)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import CellResult
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.interpreter import Interpreter
@@ -30,7 +30,7 @@ class Programs(FakeExecutor):
 def test_what_is_printed_of_a_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transcript: Transcript, golden: Golden
 ) -> None:
-    there = [*BACKENDS, "keras"]
+    there = [*TRAINING_BACKENDS, "keras"]
     monkeypatch.setattr(Interpreter, "absent", lambda self, asked: [name for name in asked if name not in there])
     (tmp_path / "train.py").write_text("model.fit(x, y)\n")
     executor = Programs()

@@ -15,6 +15,7 @@ import pytest
 from docker.errors import APIError
 
 from keras_matrix.models.inputs.stored.folder import BY_FILE, list_file
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job, read_job
@@ -43,6 +44,7 @@ from keras_matrix.runner.executors.docker.engine import (
     refusal,
 )
 from keras_matrix.runner.executors.docker.executor import (
+    IMAGES,
     ContainerPlace,
     DockerExecutor,
     end_leftovers,
@@ -177,7 +179,7 @@ def test_an_image_for_another_processor_is_refused_by_name(folder: Path) -> None
     images = {name: replace(image, architecture="s390x") for name, image in here().items()}
     assert runner(FakeEngine(images=images)) == 3
     assert {(r.reason or "").partition(" is for s390x")[0] for r in newest_records(folder)} == {
-        f"image_architecture: {name}" for name in here()
+        f"image_architecture: {image_name(IMAGES, name, 'cpu')}" for name in TRAINING_BACKENDS
     }
 
 

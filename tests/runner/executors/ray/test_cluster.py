@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Results, latest_attempts
 from tests.runner.executors.ray.local_cluster import LocalCluster, local_cluster
@@ -194,7 +194,7 @@ def test_workers_of_one_cell_are_on_two_machines_on_every_backend(work: Path, cl
     found = latest_attempts(records(work))
     assert {record.status for record in found} <= MEASURED, [record.reason for record in found]
     together = [record for record in found if record.settings.nodes == 2]
-    assert {record.settings.backend for record in together} == set(BACKENDS)
+    assert {record.settings.backend for record in together} == set(TRAINING_BACKENDS)
     for record in together:
         assert record.parallel is not None
         machines = [place.machine for place in record.parallel.places]

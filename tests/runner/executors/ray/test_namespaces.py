@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.records.store import latest_attempts
 from tests.runner.executors.ray.local_cluster import LocalCluster, free_port
@@ -151,13 +151,13 @@ def test_workers_of_one_cell_communicate_over_the_network_of_their_machines(
     printed, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, printed
     found = latest_attempts(records(tmp_path))
-    assert {record.settings.backend for record in found} == set(BACKENDS)
+    assert {record.settings.backend for record in found} == set(TRAINING_BACKENDS)
     assert {record.status for record in found} <= MEASURED, [record.reason for record in found]
     for record in found:
         assert record.parallel is not None
         assert len({place.machine for place in record.parallel.places}) == 2
     # Each step sends the gradients, 49 kB, both ways: two of the three links carry them, on each backend.
-    steps = 3 * 4 * len(BACKENDS)
+    steps = 3 * 4 * len(TRAINING_BACKENDS)
     busy = [after - was > steps * 49_000 for was, after in zip(before, received_bytes(), strict=True)]
     assert sum(busy) == 2
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.runner.cell.job import Job, keep_tuning
@@ -33,7 +33,7 @@ def make_job(tmp_path: Path, backend: str, autotune: str, **changes: Any) -> Job
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_default_sets_no_variables(tmp_path: Path, backend: str) -> None:
     assert autotuning(make_job(tmp_path, backend, "fresh")) == {}
 
@@ -137,7 +137,7 @@ def test_the_installed_inductor_knows_its_variable() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("settings", [{"autotune": "off"}, {"autotune": "pinned", "jit": True}, {"clocks": "locked"}])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_gpu_cell_is_measured_and_its_gpu_is_read(tmp_path: Path, backend: str, settings: dict[str, Any]) -> None:
     executor = ProcessExecutor()
     job = make_job(tmp_path, backend, **({"autotune": "fresh"} | settings), samples=64, steps_per_epoch=2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.cell.tensorboard import ENDED
 from keras_matrix.runner.cli.main import main
@@ -29,7 +29,7 @@ cells:
     phase: predict
 """
 # For every change the backend whose profile we convert ourselves; the others write theirs.
-EVERY = [pytest.param(name, marks=() if name == "torch" else pytest.mark.nightly) for name in BACKENDS]
+EVERY = [pytest.param(name, marks=() if name == "torch" else pytest.mark.nightly) for name in TRAINING_BACKENDS]
 
 DYING = """\
 version: 1

@@ -1,4 +1,4 @@
-"""Keras's NumPy backend, which can predict and not train: the fourth backend of `tests/test_fourth_backend.py`."""
+"""Keras's NumPy backend, which can predict and not train: the backend that `tests/test_new_backend.py` adds."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from typing import Any
 import numpy as np
 
 from keras_matrix.records.schema import DeviceProof
-from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch
 
 
 class Adapter(BackendAdapter):
     """NumPy computes at once, compiles nothing and has no device but the CPU."""
-
-    def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
-        self.check(settings)
-
-    def check(self, settings: Settings) -> None:
-        if settings.phase != "predict":
-            raise Unsupported(f"phase: Keras on NumPy can only predict, got {settings.phase}")
 
     def seed(self, seed: int) -> None:
         np.random.seed(seed)
