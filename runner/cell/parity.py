@@ -220,7 +220,8 @@ def _predict(job: Job, workload: Built, sha256: str) -> ParityOutput:
     """Predict the first batch, compiled as in the timed cell; record the outputs."""
     inputs = inputs_of(make_batches(workload, job.settings, 1)[0])
     outputs = [np.asarray(output) for output in keras.tree.flatten(workload.model.predict_on_batch(inputs))]
-    np.savez(Path(job.folder) / ARRAYS_NAME, **{f"output.{i}": output for i, output in enumerate(outputs)})
+    arrays: dict[str, Any] = {f"output.{i}": output for i, output in enumerate(outputs)}
+    np.savez(Path(job.folder) / ARRAYS_NAME, **arrays)
     return ParityOutput(job.nonce, sha256, _weights(workload.model, None), outputs=len(outputs))
 
 

@@ -88,9 +88,9 @@ def _link_downloads(job: Job) -> None:
     data_sets = Path(job.dataset_dir)
     # ~/.keras has both folders; a folder of data sets elsewhere may contain one of models.
     models = data_sets.with_name("models") if data_sets.name == "datasets" else data_sets / "models"
-    for name, folder in (("datasets", data_sets), ("models", models)):
-        if folder.is_dir():
-            (home / name).symlink_to(folder.resolve())
+    for name, source in (("datasets", data_sets), ("models", models)):
+        if source.is_dir():
+            (home / name).symlink_to(source.resolve())
 
 
 def working_folder(job: Job, placed_job: Job) -> Path:

@@ -302,8 +302,8 @@ def scouted(request: RunRequest, arm: ArmRequest, cells: Sequence[Cell], display
         files.replace(path, dumps(program))
     if any(may_be_long(cell, program) for cell in cells):
         for backend, cell in cell_by_backend.items():
-            if backend != program.backend and backend not in program.elsewhere and (seen := scouting.seen(cell)[0]):
-                program = replace(program, elsewhere={**program.elsewhere, backend: replace(seen, files=[])})
+            if backend != program.backend and backend not in program.elsewhere and (there := scouting.seen(cell)[0]):
+                program = replace(program, elsewhere={**program.elsewhere, backend: replace(there, files=[])})
                 files.replace(path, dumps(program))
     return program
 
