@@ -126,7 +126,7 @@ def test_parity_outputs_deviate_from_their_documented_limits_on(title: str, figu
 
 def test_outputs_deviate_from_their_documented_limit_on() -> None:
     title = "outputs, of a backend that does not train"
-    _, float64, float32 = row((DOCS / "parity.md").read_text(encoding="utf-8"), title)
+    _, float64, float32 = row((DOCS / "work.md").read_text(encoding="utf-8"), title)
     assert {"float64": number(float64), "float32": number(float32)} == parity.OUTPUTS_LIMITS
 
 
