@@ -3,6 +3,7 @@
 python ci/evidence.py WORKLOAD...; without any, for all of the catalog. tests/runner/checks/test_evidence.py reads it.
 """
 
+import ast
 import hashlib
 import json
 import sys
@@ -13,10 +14,22 @@ SOURCES = ROOT / "records" / "evidence" / "sources.json"
 
 
 def source_hash(family: str) -> str:
-    """Return the sha256 of the module of a family of workloads, or of the modules of its package."""
+    """Return the sha256 of the code of a family's module, or of its package's, without docstrings."""
     module = ROOT / "models" / f"{family}.py"
     modules = [module] if module.exists() else sorted((ROOT / "models" / family).glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in modules)).hexdigest()
+    return hashlib.sha256("".join(_code(path) for path in modules).encode()).hexdigest()
+
+
+def _code(path: Path) -> str:
+    """Return the lines of a module that are not of a docstring; not a syntax tree, which Pythons write differently."""
+    text = path.read_text(encoding="utf-8")
+    documented = [
+        node.body[0]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False)
+    ]
+    left_out = {line for first in documented for line in range(first.lineno, (first.end_lineno or first.lineno) + 1)}
+    return "".join(line for number, line in enumerate(text.splitlines(keepends=True), 1) if number not in left_out)
 
 
 def families() -> dict[str, str]:

@@ -49,6 +49,7 @@ REPLACED = (
     (re.compile(r"[\d.]+ GiB are free"), "... are free"),
     (re.compile(r'"picture_svg": ".*"'), '"picture_svg": "..."'),  # tests of charts have it
     (re.compile(r"\b[0-9a-f]{64}\b"), "SHA256"),  # of content that has versions
+    (re.compile(r"\b(outbox/local-[\w-]+)-[0-9a-f]{8}\b"), r"\1-12345678"),  # by the path of the test's folder
     (re.compile(rf"\bprocess {os.getpid()} on {re.escape(platform.node())}\b"), "process 1234 on HOST"),
 )
 

@@ -63,8 +63,8 @@ def test_limits_on_output_time_and_values_are_those_documented() -> None:
     read_mb = watch.SLOWEST_BYTES_PER_S / 1e6
     assert f"after {watch.START_LIMIT_S:g} s and a second for every {read_mb:g} MB of output" in WORDS
     assert f"SIGTERM, and SIGKILL {watch.GRACE_S:g} s later" in WORDS
-    left = f"left on a disk with less than {watch.LEAST_FREE_BYTES >> 30} GiB"
-    assert f"More than {watch.LOG_LIMIT_BYTES >> 30} GiB of output, or more than is {left}, ends it" in WORDS
+    limit, least = watch.LOG_LIMIT_BYTES >> 30, watch.LEAST_FREE_BYTES >> 30
+    assert f"ended at {limit} GiB of output, or when a disk with less than {least} GiB free is full" in WORDS
 
 
 def test_keys_of_a_cfg_file_are_those_of_the_driver() -> None:
