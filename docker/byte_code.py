@@ -89,7 +89,7 @@ PROGRAMS = {
     "tensorflow": (("tensorflow", "keras"), TENSORFLOW + KERAS),
     "jax": (("jax", "keras"), JAX + KERAS),
     "torch": (("torch", "keras"), TORCH + KERAS),
-    "openvino": (("openvino", "keras"), KERAS),
+    "openvino": (("openvino", "keras"), "import openvino\n" + KERAS),
     "hub": (("keras_hub",), HUB),
     "inputs": (("grain", "array_record"), INPUTS),
     "opencv": (("cv2",), "import cv2\n"),
