@@ -123,9 +123,8 @@ def test_cell_folders_runs_environments_and_special_files_are_left_out(project: 
         (project / name).parent.mkdir(parents=True)
         (project / name).write_text("{}")
     os.mkfifo(project / "pipe")
-    with socket.socket(socket.AF_UNIX) as server:
-        with contextlib.chdir(project):  # a socket's path has at most 107 bytes
-            server.bind("socket")
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(project):  # its path has at most 107 bytes
+        server.bind("socket")
     (project / "scratch").mkdir()
     (project / "again").symlink_to(project / "scratch")
     (project.parent / "other name").symlink_to(project)
