@@ -149,6 +149,7 @@ def test_step_of_its_own_that_uses_every_sample_has_samples_per_second(
     assert record.times.samples_per_s == pytest.approx(BATCH / record.times.step_time_s)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_step_whose_samples_are_not_known_has_no_samples_per_second_and_is_not_accused(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -159,6 +160,7 @@ def test_step_whose_samples_are_not_known_has_no_samples_per_second_and_is_not_a
     assert any("samples/s is not stated, and nothing is compared" in warning for warning in record.warnings)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fewer_predictions_than_requested_are_a_work_mismatch(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -337,6 +339,7 @@ def test_option_of_the_backend_that_a_workload_changes_is_a_caveat(
     assert [text.startswith(begin) for text, begin in zip(found, changed, strict=True)] == [True] * len(changed), found
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_seed_of_the_matrix_may_be_set_again(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     record = measured(executor, tmp_path, "other_seed", backend=backend, seed=42)
@@ -344,6 +347,7 @@ def test_the_seed_of_the_matrix_may_be_set_again(executor: ProcessExecutor, tmp_
     assert record.resolved.own_process_options == []
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_keras_of_another_backend_is_an_error(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     record = measured(executor, tmp_path, "other_backend", backend=backend)
@@ -367,6 +371,7 @@ def test_types_and_bytes_are_those_of_real_arrays(
     assert any(text in warning for warning in record.warnings)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_memory_kept_at_each_step_is_a_warning_with_its_size(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -379,6 +384,7 @@ def test_memory_kept_at_each_step_is_a_warning_with_its_size(
     assert " MiB a step; look for tensors" in warning
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("phase", ["fit", "predict"])
 def test_process_that_keeps_nothing_has_no_warning_about_its_memory(

@@ -16,6 +16,7 @@ SCRIPT = Path(__file__).with_name("received_batches.py")
 CASES = 25
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_train_step_receives_what_plain_fit_gives(backend: str) -> None:
@@ -42,6 +43,7 @@ cells:
 """
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_own_call_of_fit_is_measured_and_errors_name_the_users_line(

@@ -41,6 +41,7 @@ def measured(record: Record) -> Record:
     return record
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_each_call_is_timed_and_answers_as_the_model(cell: CellOf, backend: str, call: str) -> None:
