@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.same_work import differing
-from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.stats.blocks import Estimate, median_of_known
 from keras_matrix.analysis.step_parts import (
     WORKING,
     AlignedPart,
@@ -567,7 +567,7 @@ def _numbers(
     return [
         fact
         for name, value in value_by_name.items()
-        for fact in _number(topic, name, _median(map(value, base)), _median(map(value, new)), least)
+        for fact in _number(topic, name, median_of_known(map(value, base)), median_of_known(map(value, new)), least)
     ]
 
 
@@ -575,11 +575,6 @@ def _number(topic: str, name: str, base: Number, new: Number, least: float) -> l
     if base == new or (base is not None and new is not None and abs(new - base) <= least * max(abs(base), abs(new))):
         return []
     return [Fact(topic, name, base, new)]
-
-
-def _median(values: Iterable[Number]) -> Number:
-    known_numbers = [value for value in values if value is not None]
-    return statistics.median(known_numbers) if known_numbers else None
 
 
 def _programs(base: ProgramSummary | None, new: ProgramSummary | None) -> list[Fact]:

@@ -16,9 +16,9 @@ Guarantee: pure; None if a part was not measured.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from keras_matrix.analysis.stats.blocks import median_of_known
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import bytes_text, percentage
@@ -30,9 +30,7 @@ ARITHMETIC_SHARE = 0.8
 
 def median_of(records: Iterable[Record], value: Callable[[Generation], float | None]) -> float | None:
     """Return the median of a value over the processes of a cell, given by their records."""
-    readings = (value(record.generation) for record in records if record.generation)
-    known_readings = [reading for reading in readings if reading is not None]
-    return statistics.median(known_readings) if known_readings else None
+    return median_of_known(value(record.generation) for record in records if record.generation)
 
 
 def read_rate(generation: Generation) -> float | None:

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from keras_matrix.analysis.comparison.ratios import BackendRatio, bracketed, ratio_of, too_few
 from keras_matrix.analysis.comparison.table import CellSummary, Row
-from keras_matrix.analysis.stats.blocks import Estimate, paired_logs
+from keras_matrix.analysis.stats.blocks import Estimate, median_of_known, paired_logs
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.schema import Record, Times
 
@@ -46,9 +45,9 @@ def start_of(records: Sequence[Record]) -> Start:
     times = [record.times for record in records]
     all_times = [record.times for record in records if fits(record)]
     return Start(
-        _median([stated_times.trace_time_s for stated_times in all_times]),
-        _median([stated_times.compile_time_s for stated_times in all_times]),
-        _median([record_times.first_step_time_s for record_times in times]),
+        median_of_known([stated_times.trace_time_s for stated_times in all_times]),
+        median_of_known([stated_times.compile_time_s for stated_times in all_times]),
+        median_of_known([record_times.first_step_time_s for record_times in times]),
     )
 
 
@@ -61,11 +60,6 @@ def fits(record: Record) -> bool:
     """Return whether tracing and compiling together took no longer than the process, if its time was measured."""
     whole_s, times = record.harness.wall_time_s, record.times
     return whole_s is None or (times.trace_time_s or 0.0) + (times.compile_time_s or 0.0) <= whole_s
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known_values = [value for value in values if value is not None]
-    return median(known_values) if known_values else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -36,6 +36,12 @@ POWER = 0.8
 LEVEL = 0.05
 
 Block = TypeVar("Block", bound=Hashable)
+
+
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the median of a figure over the processes that have it; None if none has."""
+    known_values = [value for value in values if value is not None]
+    return statistics.median(known_values) if known_values else None
 
 
 class Method(StrEnum):

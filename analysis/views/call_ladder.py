@@ -20,7 +20,7 @@ from keras_matrix.analysis.comparison.ratios import BackendRatio, bracketed, rat
 from keras_matrix.analysis.comparison.same_work import differing, of_step
 from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
 from keras_matrix.analysis.comparison.titles import titles
-from keras_matrix.analysis.stats.blocks import Estimate, geometric
+from keras_matrix.analysis.stats.blocks import Estimate, geometric, median_of_known
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.schema import Record, Times
 from keras_matrix.records.settings import CALLS, ON_BATCH, Settings
@@ -161,7 +161,7 @@ def _rung(call: str, row: Row, cell: CellSummary, against: tuple[str, CellSummar
         cell.cell_id,
         _percentile(cell, lambda times: times.call_time_p50_s, lambda times: times.call_time_p50_interval_s),
         _percentile(cell, lambda times: times.call_time_p99_s, lambda times: times.call_time_p99_interval_s),
-        _median([record.times.first_step_time_s for record in cell.measured]),
+        median_of_known(record.times.first_step_time_s for record in cell.measured),
         deviation,
         outputs_text,
         ratio,
@@ -203,11 +203,6 @@ def _percentile(
     if half <= estimate.half_width:
         return estimate
     return replace(estimate, low=estimate.centre * math.exp(-half), high=estimate.centre * math.exp(half))
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = sorted(value for value in values if value is not None)
-    return known[len(known) // 2] if known else None
 
 
 def _time_text(estimate: Estimate | None) -> str:

@@ -390,9 +390,10 @@ class _Comparison:
         """Return the pair with the first layer, or else the weight, in which its backends differ."""
         precision = next(finding.precision for finding in pair.findings if finding.explanation is None)
         is_trained = {*pair.backends} <= {*TRAINING_BACKENDS}
-        keys = [self._best(backend, precision) for backend in pair.backends]
-        keys = [key if key in self.outputs else replace(key, corrected=False) for key in keys]
-        if not is_trained:
+        if is_trained:
+            keys = [self._best(backend, precision) for backend in pair.backends]
+            keys = [key if key in self.outputs else replace(key, corrected=False) for key in keys]
+        else:
             keys = [Key(backend, precision, phase=PREDICT) for backend in pair.backends]
         left, right = self.context.run(self.subject, [(key, self._order(key, "forward")) for key in keys])
         if left.trace is not None and right.trace is not None:
