@@ -7,22 +7,25 @@
 A pair is an epoch of the cell's loop (`call_epochs` with the call of `runner.cell.predicting`) and one of a bare loop,
 which calls the same model as a script without this project does and ends in NumPy, too. Both alternate in one process,
 with one thread on one CPU, in alternating order: what differs from process to process is the same for both. Printed:
-the ratio of the times of a call with its 95 % interval over the pairs, and the difference in microseconds.
+the median ratio of the times of a call with the 95 % interval of the sign test over the pairs, and the median
+difference in microseconds: where another system has the sibling of the core, some epochs take twice as long, which
+makes a mean useless.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
 from typing import Any
 
-from keras_matrix.analysis.stats.blocks import Estimate, arithmetic, of_logs
-from keras_matrix.records.backends import BACKENDS
+from scipy.stats import quantile_test
+
+from keras_matrix.analysis.stats.blocks import CONFIDENCE
+from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS
 from keras_matrix.records.host.inherited_environment import THREAD_VARIABLES
 from keras_matrix.records.settings import CALLS
 
@@ -58,7 +61,9 @@ elif backend == "tensorflow":
     call = lambda: np.array(program(x))
 else:
     import torch
-    program = torch.compile(lambda x: model(x, training=False))
+    def compiled(model):  # as a local name: a global one is one more guard of the compiled program
+        return torch.compile(lambda x: model(x, training=False))
+    program = compiled(model)
     def call():
         with torch.no_grad():
             return program(x).cpu().numpy().copy()
@@ -100,24 +105,21 @@ def pairs_of(backend: str, request: dict[str, Any]) -> list[dict[str, float]]:
 
 def line(backend: str, way: str, pairs: list[dict[str, float]]) -> str:
     """Return the ratio and the difference of a cell's call from the bare one, as a row of a table in Markdown."""
-    ratio = of_logs([math.log(pair["cell"] / pair["bare"]) for pair in pairs])
-    difference = arithmetic([1e6 * (pair["cell"] - pair["bare"]) for pair in pairs])
-    assert ratio is not None
-    assert difference is not None
+    ratio = _median([pair["cell"] / pair["bare"] for pair in pairs], 4)
+    difference_us = _median([1e6 * (pair["cell"] - pair["bare"]) for pair in pairs], 1)
     time_us = 1e6 * statistics.median(pair["bare"] for pair in pairs)
-    texts = [f"{time_us:,.0f} us", _with_ends(ratio, 4), f"{_with_ends(difference, 1)} us"]
-    return f"| {backend} | `{way}` | {' | '.join(texts)} |"
+    return f"| {backend} | `{way}` | {time_us:,.0f} us | {ratio} | {difference_us} us |"
 
 
-def _with_ends(estimate: Estimate, places: int) -> str:
-    ends = "" if estimate.bounds is None else " [{:.{p}f} {:.{p}f}]".format(*estimate.bounds, p=places)
-    return f"{estimate.centre:.{places}f}{ends}"
+def _median(values: list[float], places: int) -> str:
+    interval = quantile_test(values).confidence_interval(CONFIDENCE)
+    return f"{statistics.median(values):.{places}f} [{interval.low:.{places}f} {interval.high:.{places}f}]"
 
 
 def main(arguments: list[str]) -> int:
     """Measure the pairs of each backend and call, and print a table."""
     parser = argparse.ArgumentParser(description="the time of a cell's call over that of a bare loop")
-    parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
+    parser.add_argument("--backends", nargs="+", default=TRAINING_BACKENDS, choices=BACKENDS)
     parser.add_argument("--ways", nargs="+", default=CALLS, choices=CALLS)
     parser.add_argument("--epoch-s", type=float, default=0.02, help="seconds of an epoch, about")
     for name, value in {"pairs": 200, "width": 64, "batch": 1}.items():

@@ -177,10 +177,10 @@ def call_epochs(call: Callable[[Any], Any], batches: Sequence[Batch], stretch: S
         stretch.before(epoch)
         times_s, rows = [], 0
         for _ in range(stretch.steps):
-            batch = batches[position % len(batches)]
+            inputs = inputs_of(batches[position % len(batches)])
             position += 1
             begun_s = monotonic()
-            outputs = call(inputs_of(batch))
+            outputs = call(inputs)
             times_s.append(monotonic() - begun_s)
             rows += rows_of(outputs)
         log.epoch_times_s.append(sum(times_s))
