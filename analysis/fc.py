@@ -6,7 +6,7 @@ mini-benchmark in its CSV layout (`as_csv`).
 Guarantee: pure; None if a part was not measured. Throughputs are compared block by block, in the repeats that both
 cells have, and only between cells of one backend whose settings are otherwise equal. Limits: which part of Keras's step
 takes the time (`lab/run fc layers` measures that) and why a library is slow are not known here. docs/fc.md and
-docs/roofline.md state both for one machine.
+docs/lab/roofline.md state both for one machine.
 """
 
 from __future__ import annotations
@@ -244,7 +244,8 @@ def _library_lines(figures: Sequence[FcFigure]) -> Iterator[str]:
             named_libraries.add(name)
             yield (
                 f"{name[0]}: its own product reaches {percentage(share_reached)} of the machine's best in {name[1]}: "
-                "the library it multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
+                "the library it multiplies with is the limit, whatever the mode "
+                "(runner roofline; docs/traces.md#roofline)"
             )
 
 

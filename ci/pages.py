@@ -51,6 +51,13 @@ MOVED: Mapping[str, str] = {
     "howto/add-an-executor.md": "design.md#add-an-executor",
     "regression-kinds.md": "statistics.md#what-got-worse-by-name",
     "warehouse-trouble.md": "troubleshooting.md#when-an-upload-goes-wrong",
+    "tutorials/gpu-box.md": "gpu.md",
+    "tutorials/a-night-with-dashboards.md": "nightly.md",
+    "openvino.md": "matrix.md#inference-on-openvino",
+    "roofline.md": "traces.md#roofline",
+    "howto/not-a-plain-fit.md": "workloads.md#not-a-plain-fitx-y",
+    "datasets.md": "inputs.md#data-sets-of-images",
+    "notify.md": "history.md#notifications",
 }
 """Where the pages are now that docs/ had: the path of a page in docs/, with a heading if it is a part of that page."""
 

@@ -28,7 +28,7 @@ def night(folder: Path, codes: dict[str, int], script: int = 0) -> tuple[int, li
         cases = "".join(f"  *{word}*) exit {code} ;;\n" for word, code in codes.items())
         path.write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\ncase "$*" in\n{cases}esac\n')
         path.chmod(0o755)
-    text = blocks("sh")[script]
+    text = [block for block in blocks("sh") if block.startswith("#!/bin/sh")][script]
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "WAREHOUSE": "local", "ALERT_URL": "https://hook"}
     environment["NOTIFY"] = "github:octo/bench"
     done = subprocess.run(

@@ -1,7 +1,7 @@
 """Problems with the GPUs or TPUs of cells, found before their processes start: the facts, and rules with advice.
 
 A problem with a status ends a cell before its process starts; a problem without is a warning, and the cell is measured.
-docs/gpu.md lists every problem.
+docs/troubleshooting.md#on-a-gpu lists every problem.
 
 Without an NVIDIA driver, no module is imported and no library is loaded to read the facts.
 
@@ -96,7 +96,7 @@ def build_problems(driver: Driver, gpu: Gpu, build: Build | None) -> Iterator[Ce
         yield CellProblem(
             "driver_too_old",
             f"{build} needs NVIDIA driver {build.minimum_driver} or newer for its CUDA {build.cuda_major}, got "
-            f"{driver.version}; update the driver, or choose another image (docs/gpu.md)",
+            f"{driver.version}; update the driver, or choose another image (docs/troubleshooting.md#on-a-gpu)",
             Status.DEVICE_MISMATCH,
         )
     elif not isinstance(gpu.capability, Unread) and not build.has_machine_code(gpu.capability):

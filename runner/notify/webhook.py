@@ -95,7 +95,7 @@ def opened(place: Webhook, roots: Mapping[str, Path]) -> Iterator[Deliveries]:
 
 
 def document(notice: Notice) -> dict[str, Any]:
-    """Return the JSON document of an event; docs/notify.md describes its fields."""
+    """Return the JSON document of an event; docs/commands.md#events-of-a-webhook describes its fields."""
     history, due = notice.history, notice.due
     names = {name: history.settings.get(name) for name in ("workload", "backend")}
     fields: dict[str, Any] = {

@@ -18,7 +18,7 @@ from tests.dashboards.chromium import serious_faults
 pytestmark = pytest.mark.browser
 
 SITE = Path(__file__).parents[2] / "build" / "site"
-PAGES = ("index", "reference/statuses", "schema", "roofline")
+PAGES = ("index", "reference/statuses", "schema", "traces")
 WIDTHS = (400, 1600)
 SCHEMES = {"light": "default", "dark": "slate"}
 
@@ -79,7 +79,7 @@ def test_page_loads_nothing_from_another_host(browser: Any, address: str, name: 
 
 
 def test_keyboard_reaches_skip_link_search_tabs_and_navigation_with_a_visible_focus(browser: Any, address: str) -> None:
-    look(browser, f"{address}/roofline.html")
+    look(browser, f"{address}/traces.html")
     reached = []
     for _ in range(20):
         press(browser, "TAB")
@@ -97,7 +97,7 @@ def test_keyboard_reaches_skip_link_search_tabs_and_navigation_with_a_visible_fo
 
 
 def test_skip_link_moves_the_focus_to_the_content(browser: Any, address: str) -> None:
-    look(browser, f"{address}/roofline.html")
+    look(browser, f"{address}/traces.html")
     press(browser, "TAB")
     press(browser, "ENTER")
     assert browser.execute_script("return location.hash.slice(1) && document.querySelector(location.hash) != null")
@@ -112,13 +112,13 @@ def test_search_finds_a_page_by_keyboard(browser: Any, address: str) -> None:
     browser.find_element("class name", "md-search__button").send_keys("\n")
     press(browser, "r", "o", "o", "f", "l", "i", "n", "e")
     WebDriverWait(browser, 20).until(lambda driver: driver.execute_script(RESULTS))
-    assert "Roofline: how much of the machine a cell uses" in browser.execute_script(RESULTS)
+    assert "Traces and roofline" in browser.execute_script(RESULTS)
 
 
 # The dialog of the search has a shadow tree of its own.
 RESULTS = (
     "return [...document.querySelectorAll('*')].filter(e => e.shadowRoot)"
-    ".map(e => e.shadowRoot.textContent).join(' ').match(/Roofline: how[^.]*cell uses/)?.[0] ?? ''"
+    ".map(e => e.shadowRoot.textContent).join(' ').match(/Traces and roofline/)?.[0] ?? ''"
 )
 
 

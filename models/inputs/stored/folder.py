@@ -137,7 +137,7 @@ def open_folder(path: Path, limit: int | None = None) -> FolderSource:
     if not folders:
         raise InputDataError(
             f"{path}: has no class folders, no record files and no list of labels; expected one folder per class with "
-            f"JPEG files, *.tfrecord or *.array_record files, or JPEG files with one of the lists in docs/datasets.md"
+            f"JPEG files, *.tfrecord or *.array_record files, or JPEG files with one of the lists in docs/inputs.md"
         )
     loose_names = [entry.name for entry in visible_entries if entry.name not in {*folders, *OWN_FILES}]
     return _by_class(path, folders, (loose_names, hidden_names)).limited(limit)

@@ -4,7 +4,7 @@
 
 Each image depends on the seed and its number alone, so that the data set is the same with any number of workers, with
 the same versions of the packages. Classes differ in tint, so that training on them learns something. Real and synthetic
-images of this kind decode within 6 % of each other and of photographs of equal size (docs/datasets.md).
+images of this kind decode within 6 % of each other and of photographs of equal size (docs/lab/inputs.md).
 """
 
 from __future__ import annotations

@@ -90,5 +90,5 @@ def check_initialised(error: Exception, settings: Settings) -> None:
     if settings.device != "cpu" and is_missing and not says_out_of_memory(text):
         raise DeviceMismatch(
             f"device: {settings.device} was requested, but {settings.backend} cannot use one: {text.splitlines()[0]}; "
-            "check nvidia-smi, and the driver that this build needs (docs/gpu.md)"
+            "check nvidia-smi, and the driver that this build needs (docs/troubleshooting.md#on-a-gpu)"
         ) from error

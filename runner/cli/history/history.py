@@ -5,7 +5,7 @@
     runner history 'mnist*' --out history.html       the same as a page with charts
     runner history annotate 'jax:*' --run RUN --note "upgraded to keras 3.16"       an intended change
     runner history ack jax:lstm --run RUN --reason "wait for jax 0.13"              a known one: nobody is notified
-    runner history --notify github:OWNER/REPO        one issue per change for the worse (docs/notify.md)
+    runner history --notify github:OWNER/REPO        one issue per change for the worse (docs/history.md)
     runner history --calibrate                       false alarms and delays of the rule for change points
 
 Without a cell: all cells that have records in the results folder. docs/history.md
@@ -182,7 +182,7 @@ def requested_note(args: argparse.Namespace) -> Note | None:
 
 def configure_notify(parser: argparse.ArgumentParser) -> None:
     """Add the flags of notifying."""
-    group = parser.add_argument_group("notifying (docs/notify.md)")
+    group = parser.add_argument_group("notifying (docs/history.md)")
     group.add_argument("--notify", metavar="PLACE", help=f"notify of each change for the worse once: {FORMS}")
     group.add_argument("--dry-run", action="store_true", help="print what --notify would send, and send nothing")
     group.add_argument(

@@ -3,7 +3,7 @@
     runner convert --dataset-path images --size-per-record 50MiB --output-path tfrecords
 
 Images keep their bytes; their order is shuffled once, so that each file mixes the classes. Every file is verified after
-writing. An interrupted conversion continues with the same command. docs/datasets.md describes the files."""
+writing. An interrupted conversion continues with the same command. docs/inputs.md#data-sets-of-images has more."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 Half of the images are crops of photographs that installed packages ship, half are 1/f noise; with the default size and
 quality they have 100 kB in the mean. The same seed writes the same images. An interrupted command continues with the
-same flags. docs/datasets.md describes the images."""
+same flags. docs/inputs.md#data-sets-of-images has more."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_an_error_that_names_a_missing_device_or_driver_is_a_device_mismatch(mes
         prove(adapter(RuntimeError(f"{message}\nand more")), make_settings(device="gpu"))
     assert str(caught.value) == (
         f"device: gpu was requested, but jax cannot use one: {message}; check nvidia-smi, and the driver "
-        "that this build needs (docs/gpu.md)"
+        "that this build needs (docs/troubleshooting.md#on-a-gpu)"
     )
 
 
