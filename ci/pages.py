@@ -3,12 +3,15 @@
 Guarantee: a page follows from the code, and is the same under each supported Python and on each machine. A page that
 was joined with another is still found at its old address, which leads to the new one, also to the heading asked for.
 
-python -m ci.pages             make build/docs anew, docs/ with these pages: ci/docs builds the site from it
+python -m ci.pages             make build/docs anew, docs/ with these pages, and build/zensical.toml, from which ci/docs
+                               builds the site; SITE_URL is its address, which the sitemap and 404.html need
 python -m ci.pages build/site  write the old addresses into a built site
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import sys
@@ -119,12 +122,22 @@ def write_old_addresses(site: Path, moved: Mapping[str, str] = MOVED) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def configuration(text: str, address: str) -> str:
+    """zensical.toml as it is from build/, with the site's address. Raises `SystemExit` for what is no such address."""
+    if address and not re.fullmatch(r"https?://[^\s/]+/(\S+/)?", address):
+        raise SystemExit(f"SITE_URL: must begin with https:// and end with /, got {address}")
+    site_url = f"[project]\nsite_url = {json.dumps(address)}\n" if address else "[project]\n"
+    return text.replace('"build/', '"').replace("[project]\n", site_url, 1)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Make build/docs; or, with the folder of a site, its old addresses."""
+    """Make build/docs and build/zensical.toml; or, with the folder of a site, its old addresses."""
     if arguments:
         write_old_addresses(Path(arguments[0]))
-    else:
-        write()
+        return 0
+    text = configuration((ROOT / "zensical.toml").read_text(encoding="utf-8"), os.environ.get("SITE_URL", ""))
+    write()
+    (FOLDER.parent / "zensical.toml").write_text(text, encoding="utf-8")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -86,3 +87,18 @@ def test_pages_that_were_joined_have_their_text_in_a_page_that_exists(pages: Mod
         assert not (pages.DOCS / old).exists(), old
         assert not heading or heading in anchors((pages.DOCS / page).read_text(encoding="utf-8")), new
         assert (pages.DOCS / page).is_file(), new
+
+
+def test_configuration_of_a_site_has_its_address_and_the_folders_as_they_are_from_build(pages: ModuleType) -> None:
+    text = (pages.ROOT / "zensical.toml").read_text()
+    own = tomllib.loads(text)["project"]
+    local = tomllib.loads(pages.configuration(text, ""))["project"]
+    assert local == own | {"docs_dir": "docs", "site_dir": "site"}
+    published = tomllib.loads(pages.configuration(text, "https://octo.github.io/keras-benchmark-matrix/"))["project"]
+    assert published == local | {"site_url": "https://octo.github.io/keras-benchmark-matrix/"}
+
+
+@pytest.mark.parametrize("address", ["octo.github.io/a/", "https://octo.github.io/a", "https:///", "https://a b/"])
+def test_address_without_scheme_host_or_final_slash_is_refused(pages: ModuleType, address: str) -> None:
+    with pytest.raises(SystemExit, match=f"SITE_URL: must begin with https:// and end with /, got {address}"):
+        pages.configuration("[project]\n", address)
