@@ -61,6 +61,7 @@ MOVED: Mapping[str, str] = {
     "howto/not-a-plain-fit.md": "workloads.md#not-a-plain-fitx-y",
     "datasets.md": "inputs.md#data-sets-of-images",
     "notify.md": "history.md#notifications",
+    "queries.md": "python.md#query-the-warehouse",
 }
 """Where the pages are now that docs/ had: the path of a page in docs/, with a heading if it is a part of that page."""
 

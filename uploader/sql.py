@@ -1,7 +1,7 @@
 """Translates SQL from BigQuery's dialect to DuckDB's, and rejects everything but a single SELECT.
 
-docs/queries.md lists the SQL that has the same meaning in both engines; the queries in `dashboards/queries` use only
-that, and a test compares their results.
+docs/python.md#sql-for-two-engines lists the SQL that has the same meaning in both engines; the queries in
+`dashboards/queries` use only that, and a test compares their results.
 
 The views are written with the parameter @since, the first day that their scans read. When a view is created, a day
 replaces it; a query with @since gets the views as CTEs, so that the parameter bounds them too.

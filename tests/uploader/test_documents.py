@@ -14,13 +14,13 @@ from keras_matrix.uploader.schema import BY_NAME
 from keras_matrix.uploader.sql import views
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "queries.md").read_text(encoding="utf-8")
+SQL, VIEWS = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("python.md", "dashboards.md"))
 
 
 def test_documented_views_are_the_created_ones() -> None:
-    [names] = re.findall(r"The views (.*?) are flat enough", TEXT)
+    [names] = re.findall(r"The views (.*?) are flat enough", VIEWS)
     assert set(re.findall(r"`(\w+)`", names)) == set(views())
-    linked = re.findall(r"ds0\.tableId=(\w+)", TEXT)
+    linked = re.findall(r"ds0\.tableId=(\w+)", VIEWS)
     assert set(linked) <= set(views()) | set(BY_NAME)
 
 
@@ -54,7 +54,7 @@ def test_documented_views_are_the_created_ones() -> None:
     ],
 )
 def test_documented_sql_alternatives_are_equivalent(tmp_path: Path, written: str, sql: str, meant: Any) -> None:
-    assert f"| {written.partition('`')[0]}" in TEXT.replace("| `", "| ")
+    assert f"| {written.partition('`')[0]}" in SQL.replace("| `", "| ")
     warehouse = LocalWarehouse(tmp_path)
     warehouse.create()
     assert warehouse.query(sql).rows == [(meant,)]

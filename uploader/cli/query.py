@@ -4,7 +4,7 @@
     uploader query --file dashboards/queries/runs.sql --set workload= --set backend=jax --set since=2026-01-01 --csv
     uploader query --dry-run --from bigquery://PROJECT.DATASET 'SELECT COUNT(*) AS n FROM measurements'
 
-`--set` gives the values of the parameters in a query. docs/queries.md
+`--set` gives the values of the parameters in a query. docs/python.md#query-the-warehouse
 """
 
 from __future__ import annotations
