@@ -51,7 +51,8 @@ def torch_problem(value: object) -> str | None:
         values = TORCH_ARGUMENTS[name]
         if not any(type(argument) is type(known) and argument == known for known in values):
             names = ", ".join(str(known).lower() for known in values)
-            return f"{name}: {str(argument).lower() if isinstance(argument, bool) else argument!r:.60}, which is none of {names}"
+            got = str(argument).lower() if isinstance(argument, bool) else f"{argument!r:.60}"
+            return f"{name}: {got}, which is none of {names}"
     return None
 
 

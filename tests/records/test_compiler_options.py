@@ -42,7 +42,8 @@ def test_arguments_in_any_order_are_one_text_and_read_back() -> None:
 
 def test_lists_in_a_mapping_are_an_axis_of_all_combinations() -> None:
     """Mutation: only the first list is one."""
-    entry = "{workload: mnist_mlp, backends: [torch], jit: true, torch_compile: {mode: [default, max-autotune], dynamic: [true, false]}}"
+    options = "{mode: [default, max-autotune], dynamic: [true, false]}"
+    entry = f"{{workload: mnist_mlp, backends: [torch], jit: true, torch_compile: {options}}}"
     assert [settings.torch_compile for settings in settings_of(entry)] == [
         "dynamic=true mode=default",
         "dynamic=false mode=default",
@@ -59,7 +60,9 @@ def test_each_option_is_an_axis_and_can_be_set_by_the_command() -> None:
         ("", "high"),
         ("--xla_a=1 --xla_b", "high"),
     ]
-    (compiled,) = settings_of("{workload: mnist_mlp, backends: [torch], jit: true}", torch_compile="mode=default fullgraph=true")
+    (compiled,) = settings_of(
+        "{workload: mnist_mlp, backends: [torch], jit: true}", torch_compile="mode=default fullgraph=true"
+    )
     assert compiled.torch_compile == "fullgraph=true mode=default"
 
 
