@@ -185,7 +185,7 @@ def matrix(names: Sequence[str]) -> dict[str, Any]:
 
 def gate(base: Side, new: Side) -> tuple[int, dict[str, Any]]:
     """Return the exit code and the document of a gate."""
-    words = ["gate", "--matrix", "matrix.json", "--results", "measured", "--new", "--json"]
+    words = ["gate", "--matrix", "matrix.json", "--results", "measured", "--new-run", "--json"]
     words += ["--base-env", str(base.environment), "--new-env", str(new.environment)]
     words += ["--threshold", str(THRESHOLD), "--budget", str(BUDGET_S)]
     completed = subprocess.run(

@@ -196,6 +196,9 @@ def cell_problem(settings: Settings) -> str | None:
     if settings.device not in backend.devices:
         rule = f"must be {' or '.join(backend.devices)} on {backend.name}, got {settings.device}"
         return f"device: {rule}; set another device, or exclude the backend"
+    for key, names in (("torch_compile", ("torch",)), ("xla_flags", ("tensorflow", "jax"))):
+        if (value := getattr(settings, key)) and backend.name not in names:
+            return f"{key}: must be left out on {backend.name}, got {value}; write an entry for {' and '.join(names)}"
     return None
 
 

@@ -28,6 +28,7 @@ REMAT_OFF = "none"
 REMATS = (REMAT_OFF, "full", "activations")
 KERAS, NATIVE = "keras", "native"
 ON_BATCH, WHOLE, DIRECT, COMPILED = "predict_on_batch", "predict", "model", "jit"
+MATMUL_PRECISIONS = ("default", "highest", "high", "medium")
 CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED)
 KERAS_CALLS = (WHOLE, ON_BATCH)  # of a step that Keras makes, by the options of compile()
 IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
@@ -42,8 +43,8 @@ SCRIPT = "script:"
 # The settings that a program's cell takes, whichever of its calls is measured, and those of a kind of call alone.
 OF_PROGRAMS = frozenset(
     ("autotune", "clocks", "compile_cache", "cpus", "device", "discard", "env", "epochs", "freed_memory", "league")
-) | {"phase", "precision", "seed", "threads"}
-_OF_TRAINING = frozenset(("eager", "gradient_accumulation_steps", "jit", "steps_per_execution"))
+) | {"matmul_precision", "phase", "precision", "seed", "threads", "xla_flags"}
+_OF_TRAINING = frozenset(("eager", "gradient_accumulation_steps", "jit", "steps_per_execution", "torch_compile"))
 OF_CALLS: dict[str, frozenset[str]] = {
     "fit": _OF_TRAINING,
     "steps": frozenset(("steps_per_epoch",)),
@@ -78,6 +79,9 @@ class Settings:
 
     `call` is how a model that predicts is called: Keras's `predict` or `predict_on_batch`, `model(x)`, or its forward
     pass compiled by the backend.
+
+    `torch_compile` are arguments of `torch.compile`, `xla_flags` flags of XLA, as `compiler_options` writes them.
+    `matmul_precision` is how exactly products of matrices in float32 are computed, "default" as the backend does.
 
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.
@@ -118,6 +122,9 @@ class Settings:
     implementation: str = KERAS
     env: str = ""
     call: str = ON_BATCH
+    torch_compile: str = ""
+    xla_flags: str = ""
+    matmul_precision: str = MATMUL_PRECISIONS[0]
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""

@@ -14,6 +14,7 @@ nor whether one more failure is due to chance; a gate does not pass what did not
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,14 +25,17 @@ from keras_matrix.analysis.comparison.table import CellSummary, all_data, incomp
 from keras_matrix.analysis.history.sessions import SessionRatio
 from keras_matrix.analysis.regression.gate import GateOutcome, Rule, Verdict, judge, outcome_of, overall
 from keras_matrix.analysis.regression.regression_kinds import Facets, RecordPair, facets
-from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values
 from keras_matrix.analysis.stats.suite import SuiteRatio, per_group
 from keras_matrix.records.schema import MEASURED, Record, Status
+from keras_matrix.records.text import plural
 
 Across = Callable[[Sequence[Record], Sequence[Record]], SessionRatio | None]
 """From the ok records of a cell in two sessions to the ratio new / base, None if there is no ratio."""
 
 ACROSS_UNKNOWN = "undecided: no interval across these sessions"
+VOID_LEVEL = 0.01
+"""A session is void if null arms exclude 1 as often as chance alone would make them in fewer than this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,42 @@ class CellComparison:
 
 
 @dataclass(frozen=True, slots=True)
+class NullArms:
+    """Comparisons of base with a second arm of base: `count` intervals, of which `excluding` do not contain 1."""
+
+    count: int
+    excluding: int
+
+    @property
+    def expected(self) -> float:
+        """How many are expected to exclude 1 by chance."""
+        return self.count * (1 - CONFIDENCE)
+
+    @property
+    def probability(self) -> float:
+        """The probability that chance alone excludes 1 at least as often."""
+        shares = (
+            math.comb(self.count, k) * (1 - CONFIDENCE) ** k * CONFIDENCE ** (self.count - k)
+            for k in range(self.excluding, self.count + 1)
+        )
+        return min(1.0, math.fsum(shares))
+
+    @property
+    def void(self) -> bool:
+        """Whether the session is void: it finds changes where there are none."""
+        return self.probability < VOID_LEVEL
+
+    @property
+    def said(self) -> str:
+        """The result as text."""
+        text = f"{self.excluding} of {plural(self.count, 'interval')} of base against base exclude 1"
+        chance = f"{self.expected:.2g} are expected by chance"
+        if not self.void:
+            return f"{text}; {chance}"
+        return f"{text}, but {chance}: the session is void, measure again on a quieter machine"
+
+
+@dataclass(frozen=True, slots=True)
 class Versus:
     """All comparisons, the geometric means by backend and over all (`suite`), and the overall verdict.
 
@@ -97,6 +137,15 @@ class Versus:
     runs: tuple[str, str] | None = None
     notes: tuple[str, ...] = ()
     incomplete: bool = False
+    null: NullArms | None = None
+
+
+def with_null(compared: Versus, base_against_base: Versus) -> Versus:
+    """Return a comparison with its null arms; a void session has no verdict."""
+    estimates = [comparison.ratio for comparison in base_against_base.comparisons if comparison.ratio]
+    bounded = [estimate for estimate in estimates if estimate.bounds]
+    null = NullArms(len(bounded), sum(estimate.excludes(1.0) for estimate in bounded))
+    return replace(compared, null=null, outcome=GateOutcome.UNDECIDED if null.void else compared.outcome)
 
 
 def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, ratio_across: Across | None = None) -> Versus:

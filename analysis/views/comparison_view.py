@@ -78,6 +78,12 @@ class CellChange:
         return after / before if before and after and self.is_step else None
 
     @property
+    def shown_from(self) -> float | None:
+        """The smallest change that an interval of this width would have shown; None without an interval."""
+        half_width = self.comparison.ratio.half_width if self.comparison.ratio else None
+        return None if half_width is None else math.expm1(half_width)
+
+    @property
     def blocks(self) -> list[float]:
         """The figure of new over that of base in each block; empty for two sessions."""
         return [math.exp(log) for log in self.comparison.logs]

@@ -24,12 +24,13 @@ NARROWEST = 0.10
 
 def page(view: ComparisonView) -> str:
     """Return the page."""
-    axis, threshold = _axis(view), view.threshold
-    cell_lines = [_line(change, axis, threshold) for change in view.cells]
+    axis, threshold, null = _axis(view), view.threshold, view.versus.null
+    is_void = null is not None and null.void
+    cell_lines = [_line(change, axis, threshold, is_checked=null is not None) for change in view.cells]
     return rendered(
         "comparison_page.html",
         stylesheet(),
-        heading=f"New against base: {view.versus.outcome}",
+        heading=f"New against base: {'void' if is_void else view.versus.outcome}",
         tally=", ".join(f"{plural(count, 'comparison')} {outcome}" for outcome, count in view.outcomes.items()),
         changed=_facts(view.versus),
         lead=_lead(view),
@@ -42,7 +43,8 @@ def _facts(versus: Versus) -> list[tuple[str, ...]]:
     """Return the runs of base and new, the recorded differences between them, and the notes."""
     runs = list(zip(("base", "new"), versus.runs, strict=True)) if versus.runs else []
     changed_facts = [tuple(line.split(" ", 1)) for line in versus.changed] or [("changed", "nothing that was recorded")]
-    return [*runs, *changed_facts, *(("note", note) for note in versus.notes)]
+    null_facts = [("null arms", versus.null.said)] if versus.null else []
+    return [*runs, *null_facts, *changed_facts, *(("note", note) for note in versus.notes)]
 
 
 def _lead(view: ComparisonView) -> str:
@@ -68,7 +70,7 @@ def _axis(view: ComparisonView) -> Axis | None:
     return fitted([*values, 1.0, 1 + view.threshold], "new / base, time of a step", Unit("x", 1.0), NARROWEST)
 
 
-def _line(change: CellChange, axis: Axis | None, threshold: float) -> RatioPlot:
+def _line(change: CellChange, axis: Axis | None, threshold: float, *, is_checked: bool) -> RatioPlot:
     comparison, slot = change.comparison, slot_of(change.backend)
     if axis is None or comparison.ratio is None:
         return RatioPlot(change.name, comparison.said, slot, False)
@@ -79,6 +81,8 @@ def _line(change: CellChange, axis: Axis | None, threshold: float) -> RatioPlot:
         Dot(axis.place(ratio), DOTS_Y, slot, f"block {block}: {percent_change(ratio)}", hollow=True)
         for block, ratio in enumerate(change.blocks, 1)
     ]
+    if is_checked and change.shown_from:
+        text += f"; a change would show from {percent_change(1 + change.shown_from)}"
     is_settled = comparison.outcome in (GateOutcome.REGRESSED, GateOutcome.NO_WORSE)
     line, centre = interval_marks(_ends(comparison.ratio), axis, WHISKER_Y, slot, _text(comparison.ratio))
     picture = Picture(HEIGHT, [*line, *blocks, centre], summary=f"{change.name}: {text}")

@@ -75,8 +75,8 @@ def add_python_option(group: argparse._ActionsContainer, meaning: str) -> None:
     )
 
 
-def add_measuring_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how cells are measured."""
+def add_measuring_options(parser: argparse.ArgumentParser, new_run_flag: str = "--new") -> None:
+    """Add the flags that say how cells are measured, that which starts a new run under this name."""
     from keras_matrix.runner.executors import registry  # plan and others that measure nothing need no executor
 
     group = parser.add_argument_group("how")
@@ -95,7 +95,8 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         ("--datasets", Path, "FOLDER", "folder of the data sets; default: ~/.keras/datasets"),
     ):
         group.add_argument(flag, type=converter, metavar=metavar, help=meaning)
-    group.add_argument("--new", action="store_true", help="start a new run even if an unfinished one can be continued")
+    new_run_help = "start a new run even if an unfinished one can be continued"
+    group.add_argument(new_run_flag, action="store_true", dest="new", help=new_run_help)
     group.add_argument(
         "--executor",
         choices=tuple(registry.ENTRIES),

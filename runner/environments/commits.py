@@ -90,7 +90,7 @@ def git(folder: Path, *arguments: str, check: bool = True) -> subprocess.Complet
             command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, env=environment, check=False
         )
     except FileNotFoundError as error:
-        raise UsageError("--checkout: needs git, which is not installed") from error
+        raise UsageError("commits need git, which is not installed") from error
     if check and completed.returncode:
         raise CannotRebuild(f"git {arguments[0]}: {completed.stderr.strip() or completed.returncode}")
     return completed

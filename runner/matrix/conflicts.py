@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from keras_matrix.records.fc import spec
 from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import (
+    COMPILED,
     FEEDS,
     FIT,
     FROZEN_QUANTIZATIONS,
@@ -90,6 +91,7 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     yield from _of_programs(axes, workload)
     yield from _of_implementations(axes, workload)
     yield from _of_calls(axes)
+    yield from _of_compilers(axes)
     yield from _of_pipelines(axes, workload)
     for source in axes["data"]:
         if source not in workload.data:
@@ -151,6 +153,19 @@ def _of_calls(axes: Axes) -> Iterator[Conflict]:
             usual_text = usual if isinstance(usual, str) else say(usual)
             text = f"must be {usual_text} with call: {calls[0]}, which it does not affect, got {say(value)}"
             yield Conflict(key, "call", text)
+
+
+def _of_compilers(axes: Axes) -> Iterator[Conflict]:
+    """Yield the conflicts of options of compilers with settings by which nothing is compiled, or otherwise."""
+    given = next((value for value in axes["torch_compile"] if value), None)
+    is_compiled = set(axes["jit"]) == {True} or set(axes["call"]) == {COMPILED} or set(axes["league"]) == {"matched"}
+    if given and not is_compiled:
+        text = f"must be left out without jit: true or call: {COMPILED}: PyTorch compiles nothing, got {given}"
+        yield Conflict("torch_compile", "jit", text)
+    inexact = next((value for value in axes["matmul_precision"] if value not in ("default", "highest")), None)
+    if inexact and "matched" in axes["league"]:
+        text = f"must be highest with league: matched, whose cells all compute so, got {inexact}"
+        yield Conflict("matmul_precision", "league", text)
 
 
 def _of_generation(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records import settings
+from keras_matrix.records import compiler_options, settings
 from keras_matrix.records.host import device_lists, inherited_environment
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import near
@@ -42,14 +42,16 @@ SCRIPT_KEYS = ("script", "args", "call", "before", "most_steps")
 _NOUNS = {"int": "a whole number", "float": "a number", "str": "text", "any": "true, false, a number or text"}
 _NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"
 _NOUNS["env"] = "variables of the environment, such as {DATA_DIR: /data}"
+_NOUNS["torch_compile"] = "arguments of torch.compile, such as {mode: max-autotune}"
+_NOUNS["xla_flags"] = "flags of XLA, such as --xla_cpu_enable_fast_math=true"
 _NOUNS["gpus"] = "a list of GPUs such as [0, 1] (0,1 on the command line): indices from 0 or UUIDs (GPU-...), each once"
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRule:
-    """The rule for a value: one of `choices`, or a `kind` (int, float, bool, str, cpus, gpus, env, any) within limits.
+    """The rule for a value: one of `choices`, or a `kind` (int, float, bool, str, any, or one of `_FAULTS`).
 
-    A list of GPUs is one value, never an axis; its normal form is a text, as that of a mapping of variables.
+    A list of GPUs is one value, never an axis; its normal form is a text, as that of a mapping.
     """
 
     kind: str = ""
@@ -79,7 +81,11 @@ class ValueRule:
         if self.kind == "env":
             variables = value if isinstance(value, dict) else inherited_environment.variables_of(str(value))
             return inherited_environment.variables_text({name: str(text) for name, text in variables.items()})
+        if self.kind == "torch_compile":
+            return compiler_options.torch_text(value)
         assert not isinstance(value, dict), "no other rule accepts a mapping"
+        if self.kind == "xla_flags":
+            return compiler_options.flags_text(value)
         if isinstance(value, list) or (self.kind == "gpus" and value not in self.choices):
             return device_lists.gpu_text(value)
         if self.kind == "cpus" and isinstance(value, str) and value not in self.choices:
@@ -102,7 +108,7 @@ class ValueRule:
         if self.meaning:
             schema["description"] = self.meaning
         if self.default is not None:
-            schema["default"] = {} if self.kind == "env" else self.default
+            schema["default"] = {} if self.kind in ("env", "torch_compile") else self.default
         return schema
 
     def _in_range(self, value: Scalar) -> bool:
@@ -128,6 +134,10 @@ class ValueRule:
             names = {"pattern": f"^{inherited_environment.VARIABLE.pattern}$"}
             texts = {"type": ["string", "integer"]}
             return [{"type": "object", "propertyNames": names, "additionalProperties": texts}]
+        if self.kind == "torch_compile":
+            return [{"type": "object", "properties": _torch_schemas(), "additionalProperties": False}]
+        if self.kind == "xla_flags":
+            return [{"type": "string", "maxLength": compiler_options.MOST_CHARACTERS}]
         if self.kind == "any":
             return [{"type": ["boolean", "number", "string"]}]
         limits = {"minimum": self.minimum, "maximum": self.maximum}
@@ -140,7 +150,18 @@ class ValueRule:
 _FAULTS: dict[str, Callable[[object], str | None]] = {
     "gpus": device_lists.gpu_fault,
     "env": inherited_environment.variables_problem,
+    "torch_compile": compiler_options.torch_problem,
+    "xla_flags": compiler_options.flags_problem,
 }
+
+
+def _torch_schemas() -> dict[str, object]:
+    """Return the schema of each argument of torch.compile: one value, or several as an axis."""
+    schemas: dict[str, object] = {}
+    for name, values in compiler_options.TORCH_ARGUMENTS.items():
+        several = {"type": "array", "items": {"enum": list(values)}, "minItems": 1, "uniqueItems": True}
+        schemas[name] = {"anyOf": [{"enum": list(values)}, several]}
+    return schemas
 
 
 def _gpus_schema() -> list[dict[str, object]]:
@@ -260,6 +281,15 @@ SETTINGS: dict[str, ValueRule] = {
         choices=settings.CALLS,
         default=settings.ON_BATCH,
         meaning="predict: how the model is called: a method, model(x), or its forward pass compiled by the backend",
+    ),
+    "torch_compile": ValueRule(
+        "torch_compile", default="", meaning="torch: arguments of torch.compile, of each of which a list is an axis"
+    ),
+    "xla_flags": ValueRule("xla_flags", default="", meaning="tensorflow, jax: flags of XLA, as in XLA_FLAGS"),
+    "matmul_precision": ValueRule(
+        choices=settings.MATMUL_PRECISIONS,
+        default=settings.MATMUL_PRECISIONS[0],
+        meaning="products of matrices in float32: as the backend does, exact, in TF32, or in bfloat16",
     ),
 }
 

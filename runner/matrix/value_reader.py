@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.compiler_options import torch_combinations
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import near
 from keras_matrix.runner.matrix.grammar import Axes, ValueRule
@@ -78,6 +79,9 @@ class ValueReader:
         return {key: values for key, values in axes.items() if values}
 
     def axis(self, path: Path, rule: ValueRule, value: object) -> tuple[Scalar, ...]:
+        if rule.kind == "torch_compile":
+            combinations = [*torch_combinations(value)] or [value]
+            value = combinations[0] if len(combinations) == 1 else combinations
         if not isinstance(value, list):
             checked = self.scalar(path, rule, value)
             return () if checked is None else (checked,)

@@ -38,7 +38,7 @@ from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import PlannedRepeat, block, comparisons
-from keras_matrix.runner.plan.session import Session
+from keras_matrix.runner.plan.session import NULL, Session
 
 NEVER = -0.5
 Key = tuple[str, str]
@@ -299,7 +299,9 @@ def _placed(weights: Sequence[Weights], times: Times, host_by_key: Hosts) -> lis
 
 def _pairs(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[Weights]:
     """Return the pairs of a comparison; of two `arms` the base is the first. One measured cell is its own series."""
-    own_times = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
+    arms = [arm for arm in arms if arm != NULL]
+    cell_ids = {cell.cell_id for cell in group}
+    own_times = {key: values for key, values in times.items() if key[1] in cell_ids and key[0] in arms}
     if len(arms) == 2:
         return [{(arms[1], cell.cell_id): 1, (arms[0], cell.cell_id): -1} for cell in group]
     lowest = min(own_times, key=lambda key: statistics.fmean(map(math.log, own_times[key].values())), default=None)

@@ -38,12 +38,17 @@ def writing(folder: Path) -> Iterator[Results]:
             results.close()
 
 
+NULL = "null"
+"""A second arm of the base: it tests the session, and no comparison waits for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArmRequest:
     """The request for an arm: its Python (None: the runner's own), an injected fault, and the installed versions.
 
     `pythons` are those of single backends. With `others_busy` the machine's other devices work while its cells are
-    measured. Of `worktree` the user's modules below the first folder are imported from the second.
+    measured. Of `worktree` the user's modules below the first folder are imported from the second. `revisions` are
+    lines on packages whose version does not say what they are.
     """
 
     python: str | None = None
@@ -52,6 +57,7 @@ class ArmRequest:
     others_busy: bool = False
     worktree: tuple[str, str] | None = None
     pythons: Mapping[str, str] = field(default_factory=dict)
+    revisions: tuple[str, ...] = ()
 
     def identity(self) -> dict[str, Any]:
         """Return the values that must be equal for a run of it to be continued."""
@@ -120,6 +126,7 @@ def begin(results: Results, request: SessionRequest, host: Machine, now: datetim
             "order_seed": seed,
             "planned": sum(cell.repeats for cell in request.cells),
             "versions": dict(request.arms[arm].versions),
+            **({"revisions": list(request.arms[arm].revisions)} if request.arms[arm].revisions else {}),
             "machine": to_json(host),
             **request.about,
         }

@@ -5,23 +5,27 @@ Ratios are new / base. A gate decides by the same comparison, and adds repeats u
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.analysis.comparison.versus import Across, Versus, versus
+from keras_matrix.analysis.comparison.versus import Across, Versus, versus, with_null
 from keras_matrix.analysis.regression.gate import Rule, sharing
 from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
 from keras_matrix.records.injected_faults import UnknownFault, counterpart, parse
 from keras_matrix.records.store import Results, Run
-from keras_matrix.records.text import near
+from keras_matrix.records.text import escaped, near
+from keras_matrix.runner.environments.layered import base_of
+from keras_matrix.runner.environments.rebuilt import cache_folder
+from keras_matrix.runner.environments.revisions import Place, revised
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.experiment import Display, Experiment, all_programs, keras_backends, measured, own_arm
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.plan.session import NULL, ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import stored
 from keras_matrix.runner.service.histories import across_stored, without_run
@@ -29,12 +33,27 @@ from keras_matrix.runner.service.run import with_found_values
 from keras_matrix.runner.service.stored import newest_runs, write_report
 
 BASE, NEW = "base", "new"
-Environments = tuple[Interpreter | None, Interpreter | None]
+ENVIRONMENT_FLAGS = "--base, --new, --base-env, --new-env"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The Python of a side, with a line for each package that it has in a revision of its own."""
+
+    interpreter: Interpreter
+    revisions: tuple[str, ...] = ()
+
+
+Environments = tuple[Environment | None, Environment | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What is compared: two stored runs by name, or two environments that are measured."""
+    """What is compared: two stored runs by name, or two environments that are measured.
+
+    `base_rev` and `new_rev` are revisions of packages in these environments, as `environments.revisions` reads them.
+    With `null` the base is measured by a second arm, too.
+    """
 
     command: str
     request: RunRequest
@@ -44,6 +63,14 @@ class Sides:
     new_env: Path | None
     fault: str | None
     display: Display
+    base_rev: str | None = None
+    new_rev: str | None = None
+    null: bool = False
+
+    @property
+    def to_measure(self) -> bool:
+        """Whether the sides are environments."""
+        return any((self.base_env, self.new_env, self.base_rev, self.new_rev, self.fault))
 
 
 def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
@@ -51,15 +78,16 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
 
     Raises `UsageError`.
     """
-    to_measure = sides.base_env or sides.new_env or sides.fault
-    if to_measure and sides.base:
+    if sides.to_measure and sides.base:
         raise UsageError(f"{sides.command}: name two stored runs or two environments, not both; got {sides.base} too")
-    if to_measure:
+    if sides.null and not sides.to_measure:
+        raise UsageError(f"{sides.command}: --null measures base twice: name environments ({ENVIRONMENT_FLAGS})")
+    if sides.to_measure:
         base, new = _measured(sides, rule if to_decide else None)
     elif sides.base and sides.new:
         base, new = stored_run(sides, sides.base), stored_run(sides, sides.new)
     else:
-        raise UsageError(f"{sides.command}: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
+        raise UsageError(f"{sides.command}: name two stored runs (BASE NEW), or environments ({ENVIRONMENT_FLAGS})")
     if base.folder.resolve() == new.folder.resolve():
         raise UsageError(f"{sides.command}: BASE and NEW are the same run, {base.folder}")
     session = base.about().get("session")
@@ -68,8 +96,14 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
     if session is None or session != new.about().get("session"):
         ratio_across = across(sides.request.results, base, new, {record.cell_id for record in new_records})
     compared = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), ratio_across)
-    notes = stored.notes(BASE, base, base_records, base_problems) + stored.notes(NEW, new, new_records, new_problems)
+    notes = [f"{name}: {line}" for name, run in ((BASE, base), (NEW, new)) for line in _revisions_of(run)]
+    notes += stored.notes(BASE, base, base_records, base_problems) + stored.notes(NEW, new, new_records, new_problems)
     is_incomplete = bool(base_problems or new_problems)
+    null = _null_run(base) if ratio_across is None else None
+    if null is not None:
+        compared = with_null(
+            compared, versus(base_records, null.load()[0], replace(rule, looks=looks_of(base.about())))
+        )
     return replace(compared, runs=(base.run_id, new.run_id), notes=tuple(notes), incomplete=is_incomplete)
 
 
@@ -87,6 +121,20 @@ def across(results: Path, base: Run, new: Run, cells: set[str]) -> Across:
     """Return how two sessions are compared: with the spread between the sessions stored in their results folders."""
     roots = {folder.resolve() for folder in (results, base.folder.parent, new.folder.parent)}
     return across_stored(sorted(roots), {*_runs(base), *_runs(new)}, cells)
+
+
+def _null_run(base: Run) -> Run | None:
+    """Return the run of the second arm of base in the session of a run, if it has one."""
+    runs = base.about().get("runs")
+    run_id = runs.get(NULL) if isinstance(runs, dict) else None
+    folder = base.folder.parent / str(run_id)
+    return Run(folder) if run_id is not None and (folder / "run.json").is_file() else None
+
+
+def _revisions_of(run: Run) -> list[str]:
+    """Return the lines on the packages that a run had in revisions of their own."""
+    lines = run.about().get("revisions")
+    return [escaped(str(line), None) for line in lines] if isinstance(lines, list) else []
 
 
 def _runs(run: Run) -> list[str]:
@@ -116,6 +164,7 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     request, environments = sides.request, environments_of(sides)
     matrix, cells = request.choice.load()
     arms = arms_of(sides, environments, cells)
+    arms |= {NULL: arms[BASE]} if sides.null else {}
     about = request.choice.about(matrix.left_out)
     experiment = Experiment(cells, about, arms, request.budget_of(matrix), rule)
     session = measured(request, with_found_values(request, experiment, sides.display), sides.display)
@@ -125,30 +174,43 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
 
 
 def environments_of(sides: Sides) -> Environments:
-    """Return the environments of base and new, None for the runner's own. Raises `UsageError`."""
+    """Return the environments of base and new, None for the runner's own. Raises `UsageError`, or `CannotRebuild`."""
     check_plant(sides.fault)
-    base = interpreter.of_environment(sides.base_env, "--base-env") if sides.base_env else None
-    new = interpreter.of_environment(sides.new_env, "--new-env") if sides.new_env else None
-    if (base or new) and not sides.request.executors.contract.local_software:
+    named = ((BASE, sides.base_env, sides.base_rev), (NEW, sides.new_env, sides.new_rev))
+    flags = [f"--{name}{end}" for name, env, rev in named for end, value in (("", rev), ("-env", env)) if value]
+    if flags and not sides.request.executors.contract.local_software:
         name = sides.request.executors.entry.name
-        raise UsageError(
-            f"--executor {name}: its cells bring their own environment; leave out --base-env and --new-env"
-        )
+        raise UsageError(f"--executor {name}: its cells bring their own environment; leave out {' and '.join(flags)}")
+    base, new = (_environment(name, env, rev, sides.display) for name, env, rev in named)
     return base, new
+
+
+def _environment(name: str, folder: Path | None, revisions: str | None, display: Display) -> Environment | None:
+    flag = f"--{name}-env"
+    own = interpreter.of_environment(folder, flag) if folder else None
+    if revisions is None:
+        return Environment(own) if own else None
+    place = Place(f"--{name}", base_of(own.python if own else sys.executable), cache_folder(), display.say)
+    made = revised(revisions, place)
+    return Environment(interpreter.of_environment(made.folder, f"--{name}"), made.lines)
 
 
 def arms_of(sides: Sides, environments: Environments, cells: Sequence[Cell]) -> dict[str, ArmRequest]:
     """Return the arms of two environments, the new one with the injected fault. Raises `UsageError`."""
     base, new = environments
-    for flag, environment in (("--base-env", base), ("--new-env", new)):
+    for flag, environment in ((f"--{BASE}", base), (f"--{NEW}", new)):
         if environment and (backends := keras_backends(cells)):  # what external commands need is not known
-            environment.check(flag, backends, are_programs=all_programs(cells, backends))
+            named_flag = flag if environment.revisions else f"{flag}-env"
+            environment.interpreter.check(named_flag, backends, are_programs=all_programs(cells, backends))
     return {
-        name: ArmRequest(environment.python, fault, environment.versions())
-        if environment
-        else own_arm(sides.request, cells, fault)
+        name: _arm(environment, fault) if environment else own_arm(sides.request, cells, fault)
         for name, environment, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
     }
+
+
+def _arm(environment: Environment, fault: str | None) -> ArmRequest:
+    python = environment.interpreter
+    return ArmRequest(python.python, fault, python.versions(), revisions=environment.revisions)
 
 
 def check_plant(fault: str | None) -> None:

@@ -32,7 +32,15 @@ from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import cells
 from keras_matrix.runner.service.cells import chosen_cell, stored_cell
-from keras_matrix.runner.service.compare import BASE, NEW, Sides, arms_of, environments_of, stored_run
+from keras_matrix.runner.service.compare import (
+    BASE,
+    ENVIRONMENT_FLAGS,
+    NEW,
+    Sides,
+    arms_of,
+    environments_of,
+    stored_run,
+)
 from keras_matrix.runner.service.histories import across_stored
 from keras_matrix.runner.service.reproduce import rebuilt_arm
 from keras_matrix.runner.service.stored import chosen_run, passed_over, write_report
@@ -91,10 +99,10 @@ class ExplainRequest:
 def sides_of(explain_request: ExplainRequest) -> tuple[CellSide, CellSide]:
     """Return both sides, measured if necessary. Raises `UsageError`."""
     sides = explain_request.sides
-    if sides.base_env or sides.new_env or sides.fault:
+    if sides.to_measure:
         return _environments(explain_request)
     if not (sides.base and sides.new):
-        raise UsageError("explain: name two runs or two cells (BASE NEW), or environments (--base-env, --new-env)")
+        raise UsageError(f"explain: name two runs or two cells (BASE NEW), or environments ({ENVIRONMENT_FLAGS})")
     if (runs := _runs(explain_request)) is not None:
         return _of_runs(explain_request, *runs)
     return _of_cells(explain_request)
@@ -162,8 +170,8 @@ def _rebuilt(explain_request: ExplainRequest, base: CellSide, new: CellSide) -> 
     if same_versions and base_record.cell_id == new_record.cell_id:
         if base.traced and new.traced:
             raise UsageError(
-                "--new: both runs have the same cell and versions: measured again they would be equal; "
-                "leave out --new to explain the stored traces"
+                "--new-run: both runs have the same cell and versions: measured again they would be equal; "
+                "leave out --new-run to explain the stored traces"
             )
         raise UsageError(
             f"explain: {_untraced((base, new))}, and both runs have the same cell and versions: measured again "
@@ -320,7 +328,7 @@ def _side(side: CellSide) -> Side:
     try:
         step_parts: StepParts = read_parts(path, steps_of_call(record))
     except TraceError as error:
-        raise InfrastructureError(f"{error}; --new measures and traces both sides") from error
+        raise InfrastructureError(f"{error}; --new-run measures and traces both sides") from error
     return Side(_measured(side), record, step_parts)
 
 
@@ -343,7 +351,7 @@ def ratio_of_sides(results: Path, base: CellSide, new: CellSide) -> Estimate:
 def _caveats(base: CellSide, new: CellSide, ratio: Estimate) -> list[str]:
     caveats = []
     if ratio.bounds is None:
-        advice = f"measure both sides in one session with at least {MIN_BLOCKS} repeats (--new)"
+        advice = f"measure both sides in one session with at least {MIN_BLOCKS} repeats (--new-run)"
         caveats.append(f"the ratio has no interval, so that the change may be noise; {advice}")
     for name, side in (("base", base), ("new", new)):
         times_s = [time_s for record in _measured(side) if (time_s := record.times.step_time_s)]

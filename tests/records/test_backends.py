@@ -33,6 +33,16 @@ def test_only_backends_that_train_run_other_phases_than_predict() -> None:
             {"phase": "predict", "device": "gpu"},
             "device: must be cpu on openvino, got gpu; set another device, or exclude the backend",
         ),
+        (
+            {"backend": "jax", "torch_compile": "mode=default"},
+            "torch_compile: must be left out on jax, got mode=default; write an entry for torch",
+        ),
+        (
+            {"backend": "torch", "xla_flags": "--xla_a"},
+            "xla_flags: must be left out on torch, got --xla_a; write an entry for tensorflow and jax",
+        ),
+        ({"backend": "torch", "torch_compile": "mode=default"}, None),
+        ({"backend": "tensorflow", "xla_flags": "--xla_a"}, None),
         ({"phase": "predict"}, None),
         ({"backend": "variant-a"}, None),
         ({"backend": "torch", "device": "gpu"}, None),

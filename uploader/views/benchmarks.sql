@@ -119,6 +119,9 @@ SELECT
       IF(c.implementation != 'keras', CONCAT(', implementation=', c.implementation), ''),
       IF(c.env != '', CONCAT(', env=', c.env), ''),
       IF(c.call != 'predict_on_batch', CONCAT(', call=', c.call), ''),
+      IF(c.torch_compile != '', CONCAT(', torch_compile=', c.torch_compile), ''),
+      IF(c.xla_flags != '', CONCAT(', xla_flags=', c.xla_flags), ''),
+      IF(c.matmul_precision != 'default', CONCAT(', matmul_precision=', c.matmul_precision), ''),
       IFNULL(CONCAT(', source=', c.source), '')
     ),
     3
@@ -189,7 +192,10 @@ SELECT
     c.remat AS remat,
     c.implementation AS implementation,
     c.env AS env,
-    c.call AS call
+    c.call AS call,
+    c.torch_compile AS torch_compile,
+    c.xla_flags AS xla_flags,
+    c.matmul_precision AS matmul_precision
   ) AS settings,
   IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,

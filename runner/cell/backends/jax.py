@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.schema import DeviceProof
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import MATMUL_PRECISIONS, Settings
 from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, CompileEvents, version_pair
 from keras_matrix.runner.cell.batches import Batch
 
@@ -46,6 +46,10 @@ class Adapter(BackendAdapter):
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         if settings.league == "matched":
             jax.config.update("jax_default_matmul_precision", "highest")
+        elif settings.matmul_precision in MATMUL_PRECISIONS[1:]:
+            # "bfloat16" is JAX's own name of one pass in bfloat16, where the hardware has it.
+            name = "bfloat16" if settings.matmul_precision == "medium" else settings.matmul_precision
+            jax.config.update("jax_default_matmul_precision", name)
         if settings.precision == "float64":
             jax.config.update("jax_enable_x64", True)
         if compile_cache_dir is not None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_matrix.models.workload import arrays_in, map_arrays
 from keras_matrix.records.schema import DeviceProof
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import MATMUL_PRECISIONS, Settings
 from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, Unsupported
 from keras_matrix.runner.cell.backends.tensorflow_resident import HOST, resident_dataset
 from keras_matrix.runner.cell.batches import LOOKAHEAD, Batch, Feed, Feeder
@@ -51,6 +51,10 @@ class Adapter(BackendAdapter):
             tf.config.threading.set_inter_op_parallelism_threads(int(settings.threads))
         if settings.league == "matched":
             tf.config.experimental.enable_tensor_float_32_execution(False)
+        elif settings.matmul_precision == "medium":
+            raise Unsupported("matmul_precision: TensorFlow has highest and high (TF32), got medium")
+        elif settings.matmul_precision in MATMUL_PRECISIONS[1:]:
+            tf.config.experimental.enable_tensor_float_32_execution(settings.matmul_precision == "high")
         self._count_traces()
 
     def check(self, settings: Settings) -> None:

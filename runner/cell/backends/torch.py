@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,8 +16,9 @@ import numpy as np
 import torch
 
 from keras_matrix.models.workload import map_arrays
+from keras_matrix.records.compiler_options import torch_arguments
 from keras_matrix.records.schema import DeviceProof
-from keras_matrix.records.settings import COMPILED, Settings
+from keras_matrix.records.settings import COMPILED, MATMUL_PRECISIONS, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.piped.stream import StreamAdapter
@@ -39,6 +41,10 @@ class Adapter(BackendAdapter):
             torch.backends.cudnn.benchmark = False
         if settings.league == "matched":
             _turn_tf32_off()
+        if settings.matmul_precision != MATMUL_PRECISIONS[0]:
+            torch.set_float32_matmul_precision(settings.matmul_precision)
+        if settings.torch_compile:  # for Keras's own calls, too; what a program gives itself, wins
+            torch.compile = partial(torch.compile, **torch_arguments(settings.torch_compile))
 
     def check(self, settings: Settings) -> None:
         if settings.steps_per_execution != 1:

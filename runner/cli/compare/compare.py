@@ -1,7 +1,8 @@
 """Compare two stored runs, or two environments measured interleaved: what became faster or slower, with intervals.
 
     runner compare RESULTS_A RESULTS_B                         two runs: folders, results folders or run ids
-    runner compare --base-env OLD/.venv --new-env NEW/.venv    two environments, epochs interleaved
+    runner compare --base keras@master --new keras@../keras    two revisions of a package, epochs interleaved
+    runner compare --base-env OLD/.venv --new-env NEW/.venv    two environments
 
 Ratios are new / base of the mean step time. Two environments are one session, paired by block. Two stored runs are two
 sessions: an interval needs the spread between sessions from the stored history."""
@@ -17,17 +18,20 @@ from keras_matrix.dashboards.report import comparison_page
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_output, run_request, share
 from keras_matrix.runner.cli.render import versus as texts
+from keras_matrix.runner.environments.revisions import EXAMPLES
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
 from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.compare import Sides, findings, rule_of
+
+NEW_RUN = "--new-run"  # of commands whose --new is a side
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     add_sides(parser)
     add_matrix_options(parser)
-    add_measuring_options(parser)
+    add_measuring_options(parser, NEW_RUN)
     add_output(parser)
 
 
@@ -36,9 +40,18 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base_side", nargs="?", metavar="BASE", help="a run's folder, a results folder, or an id")
     parser.add_argument("new_side", nargs="?", metavar="NEW", help="the same")
     group = parser.add_argument_group("what to measure")
+    group.add_argument(
+        "--base",
+        metavar="REV",
+        help=f"packages in another revision, as in {EXAMPLES}, or a wheel; several joined by commas",
+    )
+    group.add_argument("--new", metavar="REV", dest="new_rev", help="the same")
     group.add_argument("--base-env", type=Path, metavar="FOLDER", help="virtual environment of the base")
     group.add_argument(
         "--new-env", type=Path, metavar="FOLDER", help="virtual environment of the new; default: the runner's own"
+    )
+    group.add_argument(
+        "--null", action="store_true", help="measure base twice, too: if the session finds a change there, it is void"
     )
     group.add_argument(
         "--plant",
@@ -69,7 +82,9 @@ def run(args: argparse.Namespace) -> int:
 def sides_of(args: argparse.Namespace) -> Sides:
     """Return what the flags of `add_sides` compare. Raises `UsageError`."""
     sides = (args.base_side, args.new_side, args.base_env, args.new_env, args.plant)
-    return Sides(args.command, run_request(args), *sides, TerminalDisplay(args.json))
+    return Sides(
+        args.command, run_request(args), *sides, TerminalDisplay(args.json), args.base, args.new_rev, args.null
+    )
 
 
 def check_pages(markdown: Path | None, page: Path | None) -> None:

@@ -5,7 +5,7 @@
     runner explain --cell jax:mlp --base-env OLD/.venv       a cell in two environments
 
 What has no stored trace is measured and traced, both sides interleaved in one session; --stored measures nothing, and
---new measures again. docs/explain.md
+--new-run measures again. docs/explain.md
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.records.traces.request import MAX_STEPS
-from keras_matrix.runner.cli.compare.compare import add_sides
+from keras_matrix.runner.cli.compare.compare import NEW_RUN, add_sides
 from keras_matrix.runner.cli.compare.compare import sides_of as compared_sides
 from keras_matrix.runner.cli.options import add_measuring_options
 from keras_matrix.runner.cli.render import explain_text
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"traced steps; default: {STEPS}")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    add_measuring_options(parser)
+    add_measuring_options(parser, NEW_RUN)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     compare.add_sides(parser)
     add_matrix_options(parser)
-    add_measuring_options(parser)
+    add_measuring_options(parser, compare.NEW_RUN)
     compare.add_output(parser)
     parser.add_argument(
         "--also",

@@ -16,6 +16,7 @@ FACETS = ["workload", "backend", "median", "p95", "first epoch", "scatter betwee
 FACETS += ["unstable", "recompiles", "forward FLOPs"]
 CAVEATS_SHOWN = 12
 TWO_SESSIONS = "base and new are from two sessions: intervals include the spread between sessions, where it is known"
+SHOWN_FROM = "would show from"  # the smallest change that the interval would have shown
 HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
 
 
@@ -46,14 +47,16 @@ def as_json(view: ComparisonView) -> str:
         "incomplete": versus.incomplete,
         "paired": versus.paired,
         "changed": list(versus.changed),
-        "comparisons": [_change_json(change) for change in view.cells],
+        "comparisons": [_change_json(change, has_null=versus.null is not None) for change in view.cells],
         "by_backend": {name: to_json(ratio) for name, ratio in versus.by_backend.items()},
         "whole": to_json(versus.suite) if versus.suite else None,
     }
+    if versus.null:
+        fields["null"] = {**to_json(versus.null), "probability": versus.null.probability, "void": versus.null.void}
     return document(fields)
 
 
-def _change_json(change: CellChange) -> dict[str, Any]:
+def _change_json(change: CellChange, *, has_null: bool) -> dict[str, Any]:
     comparison, base, new = change.comparison, change.base, change.new
     return {
         "cell_id": comparison.cell_id,
@@ -79,19 +82,34 @@ def _change_json(change: CellChange) -> dict[str, Any]:
         "failures": list(comparison.failures),
         "log_ratios": list(comparison.logs),
         "all_data": to_json(comparison.all_data) if comparison.all_data else None,
+        **({"shown_from": change.shown_from} if has_null else {}),
     }
 
 
 def _rows(view: ComparisonView) -> list[list[str]]:
-    rows = [HEAD]
+    has_null = view.versus.null is not None
+    rows = [[*HEAD, *([SHOWN_FROM] if has_null else [])]]
     for change in view.cells:
         comparison = change.comparison
         figures = [amount(side.value, comparison.either.figure.unit) for side in (change.base, change.new)]
         blocks = str(len(comparison.logs)) if view.versus.paired else NOTHING
-        rows.append([change.title, change.backend, *figures, *_ratio(comparison.ratio), blocks, comparison.said])
+        shown_from = [percent_change(1 + change.shown_from) if change.shown_from else NOTHING] if has_null else []
+        ratio = _ratio(comparison.ratio)
+        rows.append([change.title, change.backend, *figures, *ratio, blocks, comparison.said, *shown_from])
     for mean in view.means:
         estimate = mean.suite.estimate
-        rows.append(["geometric mean", mean.backend or "all", "", "", *_ratio(estimate), str(estimate.count), ""])
+        rows.append(
+            [
+                "geometric mean",
+                mean.backend or "all",
+                "",
+                "",
+                *_ratio(estimate),
+                str(estimate.count),
+                "",
+                *([""] if has_null else []),
+            ]
+        )
     return rows
 
 
@@ -131,7 +149,9 @@ def _remarks(view: ComparisonView) -> list[str]:
     """Return the verdict, then remarks: findings, failures, changed versions, caveats and notes."""
     versus, cells = view.versus, [(change.name, change.comparison) for change in view.cells]
     summary = ", ".join(f"{times} {outcome}" for outcome, times in view.outcomes.items())
-    lines = [f"{versus.outcome} ({summary or 'nothing in common'})"]
+    verdict = "void" if versus.null and versus.null.void else versus.outcome
+    lines = [f"{verdict} ({summary or 'nothing in common'})"]
+    lines += [f"null arms: {versus.null.said}"] if versus.null else []
     lines += [f"{name}: {change.facets.said}" for name, change in cells if change.facets and change.facets.said]
     lines += [
         f"{name}: with the disturbed blocks, too: {_change(change.all_data)}"

@@ -60,7 +60,7 @@ def cell_environment(
     gpus = gpus or gpus_of(settings, caller_environment)
     caller_environment = os.environ if caller_environment is None else caller_environment
     environment = {name: caller_environment[name] for name in ALLOWED if name in caller_environment}
-    environment |= variables_of(settings.env)
+    environment |= variables_of(settings.env) | _xla_flags(settings)
     environment |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": LOG_LEVELS[settings.device], MARK: mark}
     environment |= device_environment(settings.device, gpus)
     # Only if the cell's settings request it: the network of its workers is part of the cell's identity.
@@ -124,10 +124,19 @@ def allowed_cpus(settings: Settings) -> list[int] | None:
 
 def autotuning(job: Job) -> dict[str, str]:
     """Return the variables for the cell's setting `autotune`; flags of XLA follow those of its matrix."""
-    variables, flags = _autotuning(job), variables_of(job.settings.env).get("XLA_FLAGS")
+    variables, flags = _autotuning(job), _flags_of(job.settings)
     return variables | (
         {"XLA_FLAGS": f"{flags} {variables['XLA_FLAGS']}"} if flags and "XLA_FLAGS" in variables else {}
     )
+
+
+def _xla_flags(settings: Settings) -> dict[str, str]:
+    """Return the variable of the matrix's flags of XLA, those of `env` first."""
+    return {"XLA_FLAGS": flags} if (flags := _flags_of(settings)) else {}
+
+
+def _flags_of(settings: Settings) -> str:
+    return f"{variables_of(settings.env).get('XLA_FLAGS', '')} {settings.xla_flags}".strip()
 
 
 def _autotuning(job: Job) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison.versus import CellComparison, versus
+from keras_matrix.analysis.comparison.versus import CellComparison, NullArms, versus, with_null
 from keras_matrix.analysis.history.sessions import SessionRatio, SessionSpread, across_sessions
 from keras_matrix.analysis.regression.gate import GATE_LOOKS, GateOutcome, Rule
 from keras_matrix.analysis.stats.blocks import of_logs, paired_logs
@@ -29,12 +29,12 @@ def across(base: Sequence[Record], new: Sequence[Record]) -> SessionRatio | None
     return across_sessions(times_s(base), times_s(new), SPREAD)
 
 
-def session(levels: Sequence[float]) -> list[Record]:
+def session(levels: Sequence[float], count: int = 3) -> list[Record]:
     """One cell for each level, of three processes."""
     return [
         make_record(0.01 * level * (1 + 0.001 * repeat), repeat, settings=make_settings(batch_size=size))
         for size, level in enumerate(levels, 1)
-        for repeat in range(3)
+        for repeat in range(count)
     ]
 
 
@@ -136,3 +136,29 @@ def test_ratio_with_disturbed_blocks_has_the_confidence_of_the_look() -> None:
     assert one.all_data is not None
     assert expected is not None
     assert (one.all_data.low, one.all_data.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize(
+    ("count", "excluding", "void"),
+    [(0, 0, False), (1, 0, False), (1, 1, False), (3, 1, False), (3, 2, True), (12, 2, False), (12, 4, True)],
+)
+def test_session_is_void_if_null_arms_differ_more_often_than_chance_allows(
+    count: int, excluding: int, void: bool
+) -> None:
+    """Probabilities of the binomial distribution with 5 %: 2 of 3 by chance in 0.7 % of sessions, 2 of 12 in 12 %."""
+    null = NullArms(count, excluding)
+    assert null.void == void
+    draws = random.Random(1)
+    sessions = [sum(draws.random() < 0.05 for _ in range(count)) >= excluding for _ in range(4000)]
+    assert null.probability == pytest.approx(sum(sessions) / len(sessions), abs=0.025)
+
+
+def test_void_session_has_no_verdict() -> None:
+    """Mutation: the verdict is that on base and new alone."""
+    base, slower = session([1.0] * 3, 8), session([1.1] * 3, 8)
+    rule = Rule(threshold=0.05)
+    compared = versus(base, slower, rule)
+    quiet = with_null(compared, versus(base, session([1.0] * 3, 8), rule))
+    assert (quiet.outcome, quiet.null) == (compared.outcome, NullArms(3, 0))
+    shaken = with_null(compared, versus(base, session([1.02] * 3, 8), rule))
+    assert (shaken.outcome, shaken.null) == (GateOutcome.UNDECIDED, NullArms(3, 3))

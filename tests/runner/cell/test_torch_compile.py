@@ -63,3 +63,23 @@ def test_league_matched_turns_tf32_off_in_every_operation(torch_backend: Any, mo
         assert [one.fp32_precision for one in operations] == ["ieee"] * 3
     finally:
         backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+
+
+def test_options_of_a_matrix_reach_torch_compile_and_the_precision_of_products(
+    torch_backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: the options are not passed on, or win over those that a program gives itself."""
+    given: list[dict[str, object]] = []
+    torch = torch_backend.torch
+    monkeypatch.setattr(torch, "compile", lambda function, **options: given.append(options))
+    monkeypatch.setattr(torch_backend, "_missing_for_compile", lambda device: None)
+    before = torch.get_float32_matmul_precision()
+    options = {"jit": True, "torch_compile": "dynamic=false mode=max-autotune", "matmul_precision": "high"}
+    try:
+        torch_backend.Adapter().configure(make_settings(backend="torch", **options), None)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    torch.compile(len)
+    torch.compile(len, dynamic=True)
+    assert given == [{"dynamic": False, "mode": "max-autotune"}, {"dynamic": True, "mode": "max-autotune"}]

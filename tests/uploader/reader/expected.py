@@ -28,6 +28,9 @@ LATER_DEFAULTS = {
     "implementation": "keras",
     "env": "",
     "call": "predict_on_batch",
+    "torch_compile": "",
+    "xla_flags": "",
+    "matmul_precision": "default",
 }
 """The defaults of settings that are null then."""
 FINDING_IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")

@@ -280,3 +280,42 @@ def test_messages_of_comparisons_that_are_refused(
     )
     assert not (tmp_path / "results").exists()
     golden.check("compare_refused.txt", transcript.text)
+
+
+def store_three_arms(root: Path, null_s: float) -> None:
+    """Store a session of two cells whose new side takes 1.3 times as long, and whose second base this time."""
+    cells = (make_settings(batch_size=16), make_settings(batch_size=32))
+    names = {arm: run_name(number) for number, arm in enumerate(("base", "new", "null"))}
+    for arm, time_s, scatter in zip(names, (0.01, 0.013, null_s), (0.002, 0.01, 0.003), strict=True):
+        records = [record for settings in cells for record in processes(time_s, scatter, count=12, settings=settings)]
+        store_session(root, names[arm], records, session=names["base"], arm=arm, runs=names)
+        (root / names[arm] / "finished.json").write_text("{}")
+
+
+def test_what_is_printed_of_null_arms(tmp_path: Path, transcript: Transcript, golden: Golden) -> None:
+    """Mutation: a session whose base differs from itself still has a verdict."""
+    store_three_arms(tmp_path / "quiet", 0.01)
+    store_three_arms(tmp_path / "shaken", 0.0103)
+    sides = f"{run_name(0)} {run_name(1)}"
+    transcript.run(*(f"gate {sides} --results {name} --threshold 0.05" for name in ("quiet", "shaken")))
+    transcript.run(f"compare {sides} --results quiet --markdown comment.md --out page.html", brief=True)
+    transcript.run(f"compare {sides} --results quiet --null")
+    golden.check("null_arms.txt", transcript.text + (tmp_path / "comment.md").read_text())
+    assert "a change would show from" in (tmp_path / "page.html").read_text()
+
+
+def test_base_is_measured_by_a_second_arm_that_no_gate_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: the null arm has the planted fault; the gate counts it among its pairs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text("version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mlp\n")
+    flags = ["--plant", "slower:0.5", "--null", "--repeats", "6", "--json"]
+    main(["compare", *flags], Seams(executor=FakeExecutor()))
+    found = json.loads(capsys.readouterr().out)
+    assert (found["null"]["count"], found["null"]["void"]) == (1, False)
+    assert found["comparisons"][0]["shown_from"] is not None
+    arms = {json.loads(path.read_text())["arm"]: path.parent for path in (tmp_path / "results").glob("*/run.json")}
+    assert set(arms) == {"base", "new", "null"}
+    faults = {arm: json.loads((folder / "run.json").read_text())["arms"][arm]["fault"] for arm, folder in arms.items()}
+    assert faults["null"] == faults["base"] != faults["new"]

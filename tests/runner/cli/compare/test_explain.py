@@ -135,7 +135,7 @@ def test_stored_traces_are_explained_without_measuring(capsys: pytest.CaptureFix
     assert explained(capsys, base, new, "--stored", executor=executor) == first
     assert explained(capsys, base, new, executor=executor) == first
     assert executor.jobs == []
-    explained(capsys, base, new, "--new", "--repeats", "2", executor=executor)
+    explained(capsys, base, new, "--new-run", "--repeats", "2", executor=executor)
     assert len(executor.jobs) == 4
 
 
@@ -145,7 +145,7 @@ def test_unreadable_file_of_a_newer_run_is_named_with_the_explanation_of_an_olde
     """Mutation: `_in_a_run` drops the problems of `load`."""
     base, new = ids()
     first = explained(capsys, base, new, "--repeats", "1")
-    explained(capsys, base, new, "--new", "--repeats", "2")
+    explained(capsys, base, new, "--new-run", "--repeats", "2")
     newest = max(Path("results").glob("2*"))
     for path in (newest / "records").iterdir():
         path.write_text("{")
@@ -252,12 +252,12 @@ def test_what_is_printed_of_an_explanation(folder: Path, transcript: Transcript,
     transcript.run(f"explain {base} {new} --stored")
     transcript.note("equal times")
     equal = tracing(lambda settings: 0.0)
-    transcript.run(f"explain {base} {new} --new", seams=Seams(executor=equal), brief=True)
+    transcript.run(f"explain {base} {new} --new-run", seams=Seams(executor=equal), brief=True)
     runs = two_runs()
     transcript.note("a cell in two runs")
     transcript.run(f"explain {' '.join(runs)}")
     transcript.note("two environments, of which one has an injected fault that traces do not show")
-    planted = "explain --cell mnist_mlp --plant copy:8 --new"
+    planted = "explain --cell mnist_mlp --plant copy:8 --new-run"
     transcript.run(planted, seams=Seams(executor=tracing()), brief=True)
     for _ in range(2):
         runner("--matrix", "matrix.yaml", "--filter", "workload=task*", executor=FakeExecutor())
@@ -289,8 +289,8 @@ def test_messages_of_what_cannot_be_explained(folder: Path, transcript: Transcri
     ):
         transcript.note(text)
         executor = FakeExecutor(behaviours={"gru": behaviour})
-        transcript.run(f"explain {base} {new} --new --repeats 1", seams=Seams(executor=executor))
-    runner("explain", base, new, "--new", "--repeats", "1")
+        transcript.run(f"explain {base} {new} --new-run --repeats 1", seams=Seams(executor=executor))
+    runner("explain", base, new, "--new-run", "--repeats", "1")
     (path,) = newest().folder.glob(f"traces/{new}*/{TRACE_NAME}")
     path.write_bytes(b"\x1f\x8bnothing")
     transcript.note("a damaged trace")

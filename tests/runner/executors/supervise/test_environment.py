@@ -142,3 +142,10 @@ def test_variables_of_the_matrix_reach_a_cell_and_its_flags_of_xla_go_before_tho
     assert environment.autotuning(replace(job, settings=replace(settings, env="A=1"))) == {
         "XLA_FLAGS": "--xla_gpu_autotune_level=0"
     }
+    both = replace(settings, xla_flags="--c")
+    assert cell_environment(both, "m", {})["XLA_FLAGS"] == "--a --b --c"
+    assert environment.autotuning(replace(job, settings=both)) == {
+        "XLA_FLAGS": "--a --b --c --xla_gpu_autotune_level=0"
+    }
+    assert cell_environment(replace(both, env=""), "m", {})["XLA_FLAGS"] == "--c"
+    assert "XLA_FLAGS" not in cell_environment(replace(both, env="", xla_flags=""), "m", {"XLA_FLAGS": "--d"})
