@@ -111,9 +111,9 @@ def call_ladders(rows: Sequence[Row]) -> list[CallLadder]:
     for row in rows:
         for cell in row.cells.values():
             if cell.step_time:
-                found.setdefault(canonical(_by_default(cell.settings)), {})[cell.settings.call] = (row, cell)
+                found.setdefault(canonical(by_default(cell.settings)), {})[cell.settings.call] = (row, cell)
     several = [calls for calls in found.values() if len(calls) > 1]
-    settings = [_by_default(next(iter(calls.values()))[1].settings) for calls in several]
+    settings = [by_default(next(iter(calls.values()))[1].settings) for calls in several]
     works = titles(settings, {})
     keys = [canonical(replace(one, backend="")) for one in settings]
     return [
@@ -122,7 +122,8 @@ def call_ladders(rows: Sequence[Row]) -> list[CallLadder]:
     ]
 
 
-def _by_default(settings: Settings) -> Settings:
+def by_default(settings: Settings) -> Settings:
+    """Return the settings with the default call, the same for all calls of a ladder."""
     return replace(settings, call=ON_BATCH)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -27,9 +29,10 @@ from keras_matrix.dashboards.charts.figure_table import by_work
 from keras_matrix.dashboards.charts.picture import MIDDLE, TO_MIDDLE, Dot, ScaledPicture, Segment, Word, slot_of
 from keras_matrix.dashboards.charts.roofline import RooflinePoint, Scene, drawn, rate
 from keras_matrix.dashboards.charts.time_series import SeriesPicture
-from keras_matrix.records.settings import MODEL
+from keras_matrix.records.settings import CALLS, MODEL
 from keras_matrix.records.text import (
     MEMORY_UNITS,
+    NOTHING,
     PERCENT,
     Unit,
     bytes_text,
@@ -45,6 +48,9 @@ from keras_matrix.records.text import (
 Row = Mapping[str, Any]
 RATIO = Unit("x", 1.0)
 MOST_TRENDS = 60
+PERCENTILES = ("p50", "p99")
+CALL_TIMES = ("call_time_s", "call_time_p50_s", "call_time_p99_s")
+DRAWN_OF_CALLS = ("ladder", "ladder id", "call", "ratio", *PERCENTILES)  # the other facts of a call are notes
 INPUT_PARTS = ("fetch", "preparation", "batching_and_copy", "interference")
 
 
@@ -75,6 +81,73 @@ def memories(rows: Sequence[Row]) -> list[StripPicture]:
     device_unit = unit_for([row["device_bytes"] for row in rows if row["device_bytes"]], MEMORY_UNITS)
     strip = partial(_memory, device_unit)
     return [StripPicture(work, "", axis, [strip(row, axis) for row in group]) for work, group in _by_work(rows)]
+
+
+def calls(rows: Sequence[Row]) -> list[StripPicture]:
+    """Return one picture per work: a strip for each backend and way of calling its model.
+
+    A call that was measured in an older run than the others of its ladder is left out: they were not interleaved.
+    """
+    times_s = [row[name] for row in rows for name in CALL_TIMES if row[name]]
+    if not times_s:
+        return []
+    unit = unit_for([sorted(times_s)[len(times_s) // 2]])
+    axis = axes.logarithmic(times_s, f"time of a call, {unit.name} (logarithmic)", unit)
+    newest: dict[tuple[str, str], str] = {}
+    for row in rows:
+        key = (str(row["ladder_id"]), str(row["backend"]))
+        newest[key] = max(newest.get(key, ""), str(row["run_id"]))
+    shown_rows = [row for row in rows if row["run_id"] == newest[str(row["ladder_id"]), str(row["backend"])]]
+    groups = [_in_order_of_calls(group) for _, group in _by(shown_rows, "ladder_id")]
+    count_by_title = Counter(str(group[0]["ladder"]) for group in groups)
+    return [
+        StripPicture(
+            title if count_by_title[title] == 1 else f"{title} (work {group[0]['ladder_id']})",
+            "",
+            axis,
+            [_call_strip(row, axis) for row in group],
+        )
+        for group in groups
+        for title in [str(group[0]["ladder"])]
+    ]
+
+
+def _in_order_of_calls(rows: Sequence[Row]) -> list[Row]:
+    return sorted(
+        rows,
+        key=lambda row: (
+            slot_of(str(row["backend"])),
+            CALLS.index(row["call"]) if row["call"] in CALLS else len(CALLS),
+            str(row["call"]),
+        ),
+    )
+
+
+def _call_strip(row: Row, axis: Axis) -> Strip:
+    """Return a call's median (filled), 99th percentile (hollow) and mean (tick); the figure is the ratio of means.
+
+    The other texts are those of its row in a report.
+    """
+    name, slot, texts = f"{row['backend']}, {row['call']}", slot_of(str(row["backend"])), json.loads(row["facts"])
+    figure, notes = NOTHING, [texts["ratio"]]
+    if row["ratio"] is not None:
+        figure, notes = ratio_text(row["ratio"]), [interval(row["low"], row["high"], row["ratio"]) or "no interval"]
+    elif row["call"] == row["reference"]:
+        figure, notes = "1", ["the others are divided by it"]
+    percentiles = {name: quantity(row[f"call_time_{name}_s"], axis.unit) for name in PERCENTILES}
+    notes.append(", ".join(f"{name} {text}" for name, text in percentiles.items()))
+    notes += [f"{column} {text}" for column, text in texts.items() if column not in DRAWN_OF_CALLS and text != NOTHING]
+    mean_text = f"mean {quantity(row['call_time_s'], axis.unit)}"
+    picture = strip_picture(slot, None, f"{name}: {'; '.join([figure, mean_text, *notes])}")
+    if row["call_time_s"]:
+        mean = axis.place(row["call_time_s"])
+        picture.marks.append(Segment(mean, "20%", mean, "80%", "centre", tip=f"{name}: {mean_text}"))
+    for percentile in reversed(PERCENTILES):
+        if centre := row[f"call_time_{percentile}_s"]:
+            ends = (centre, row[f"{percentile}_low"], row[f"{percentile}_high"])
+            lines, dot = interval_marks(ends, axis, MIDDLE, slot, f"{name}: {percentile} {texts[percentile]}")
+            picture.marks.extend([*lines, replace(dot, hollow=percentile != PERCENTILES[0])])
+    return Strip(name, figure, notes, picture)
 
 
 def worker_scalings(rows: Sequence[Row]) -> list[StripPicture]:

@@ -14,9 +14,10 @@ from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.stats.suite import suite
-from keras_matrix.analysis.views.call_ladder import LIMITS, CallLadder, CallRung, call_ladders
+from keras_matrix.analysis.views.call_ladder import COLUMNS, LIMITS, CallLadder, CallRung, call_ladders
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report.page import call_tables, render
+from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.schema import Record, Resolved, Status
 from keras_matrix.records.settings import CALLS, ON_BATCH, PREDICT
 from keras_matrix.runner.cli.render.findings import as_document, call_lines, table_lines
@@ -194,9 +195,20 @@ def test_the_document_has_each_call_at_its_cell() -> None:
     assert calls[ON_BATCH]["over_reference"] is None
 
 
-def test_findings_have_the_ratio_of_each_call_but_the_reference() -> None:
-    found = [one for one in run_findings(result_table(table(both()))) if one.metric.startswith("call_over")]
-    assert [(one.metric, one.estimate) for one in found] == [("call_over_predict_on_batch", pytest.approx(2.0))]
+def test_findings_have_each_call_with_the_row_of_its_ladder_and_a_ratio_but_of_the_reference() -> None:
+    """Mutation: the identity of a ladder includes the call."""
+    records = both()
+    calls = [one for one in run_findings(result_table(table(records))) if one.kind is FindingKind.CALL]
+    assert {(one.facts["call"], one.metric): one.estimate for one in calls} == {
+        (ON_BATCH, "call_time_s"): pytest.approx(0.01 * 4 ** (1 / 5)),
+        (ON_BATCH, "outputs_deviation"): 0.0,
+        ("model", "call_time_s"): pytest.approx(0.02 * 4 ** (1 / 5)),
+        ("model", "outputs_deviation"): 3e-7,
+        ("model", "call_over_reference"): pytest.approx(2.0),
+    }
+    assert len({one.facts["ladder id"] for one in calls}) == 1
+    texts = {rung.call: dict(zip(COLUMNS, rung.texts, strict=True)) for rung in ladder(records).rungs}
+    assert all(texts[one.facts["call"]].items() <= one.facts.items() for one in calls)
 
 
 def test_each_precision_has_a_limit() -> None:
