@@ -34,6 +34,7 @@ NO_WORK = (
     "implementation",
     "env",
     "call",
+    "outputs",
 )  # at their defaults not part of the identity of compared work either
 LATER = ("freed_memory", "set_by_matrix", *NO_WORK)
 DEFAULTS = {field.name: field.default for field in fields(Settings)}

@@ -29,6 +29,9 @@ REMATS = (REMAT_OFF, "full", "activations")
 KERAS, NATIVE = "keras", "native"
 ON_BATCH, WHOLE, DIRECT, COMPILED = "predict_on_batch", "predict", "model", "jit"
 CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED)
+ON_HOST, ON_DEVICE = "host", "device"
+OUTPUTS = (ON_HOST, ON_DEVICE)
+DEVICE_CALLS = (DIRECT, COMPILED)  # whose outputs are the backend's own arrays, which may stay on the device
 KERAS_CALLS = (WHOLE, ON_BATCH)  # of a step that Keras makes, by the options of compile()
 IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
 # Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
@@ -77,7 +80,8 @@ class Settings:
     `env` are variables of the environment that the matrix sets, as `inherited_environment.variables_text` writes them.
 
     `call` is how a model that predicts is called: Keras's `predict` or `predict_on_batch`, `model(x)`, or its forward
-    pass compiled by the backend.
+    pass compiled by the backend. `outputs` is where its outputs are when a call ends: in the host's memory, or computed
+    and still on the device.
 
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.
@@ -118,6 +122,7 @@ class Settings:
     implementation: str = KERAS
     env: str = ""
     call: str = ON_BATCH
+    outputs: str = ON_HOST
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""

@@ -22,8 +22,9 @@ from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_mac
 from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.stats.blocks import Estimate, geometric, median_of_known
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.identity import assignment
 from keras_matrix.records.schema import Record, Times
-from keras_matrix.records.settings import CALLS, ON_BATCH, Settings
+from keras_matrix.records.settings import CALLS, ON_BATCH, ON_HOST, Settings
 from keras_matrix.records.text import NOTHING, number, seconds
 
 # By precision: how far outputs may be from those of model(x), as a share of the largest: that of a gradient's norm in
@@ -114,7 +115,7 @@ def call_ladders(rows: Sequence[Row]) -> list[CallLadder]:
                 found.setdefault(canonical(by_default(cell.settings)), {})[cell.settings.call] = (row, cell)
     several = [calls for calls in found.values() if len(calls) > 1]
     settings = [by_default(next(iter(calls.values()))[1].settings) for calls in several]
-    works = titles(settings, {})
+    works = [_with_outputs(work, one) for work, one in zip(titles(settings, {}), settings, strict=True)]
     keys = [canonical(replace(one, backend="")) for one in settings]
     return [
         _ladder(calls, key, work)
@@ -125,6 +126,12 @@ def call_ladders(rows: Sequence[Row]) -> list[CallLadder]:
 def by_default(settings: Settings) -> Settings:
     """Return the settings with the default call, the same for all calls of a ladder."""
     return replace(settings, call=ON_BATCH)
+
+
+def _with_outputs(work: str, settings: Settings) -> str:
+    """Return a title that says where the calls end, unless they end on the host."""
+    text = assignment("outputs", settings.outputs)
+    return work if settings.outputs == ON_HOST or text in work else f"{work} {text}"
 
 
 def _ladder(calls: Mapping[str, tuple[Row, CellSummary]], key: str, work: str) -> CallLadder:

@@ -247,9 +247,9 @@ def rows_of(outputs: Any) -> int:
     An array of one number, such as an auxiliary loss, does not count as rows if another array has rows. A walk through
     a structure between two calls, although it is not timed, would slow the next call.
     """
-    if isinstance(outputs, np.ndarray):
-        return len(outputs) if outputs.ndim else 0
-    shapes = [shape for shape in (np.shape(part) for part in keras.tree.flatten(outputs)) if shape]
+    if (array_shape := getattr(outputs, "shape", None)) is not None:
+        return int(array_shape[0]) if len(array_shape) else 0
+    shapes = [shape for shape in (tuple(np.shape(part)) for part in keras.tree.flatten(outputs)) if shape]
     return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
 
 

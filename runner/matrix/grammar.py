@@ -261,6 +261,11 @@ SETTINGS: dict[str, ValueRule] = {
         default=settings.ON_BATCH,
         meaning="predict: how the model is called: a method, model(x), or its forward pass compiled by the backend",
     ),
+    "outputs": ValueRule(
+        choices=settings.OUTPUTS,
+        default=settings.ON_HOST,
+        meaning="call: model or jit: where a call ends: outputs in the host's memory, or computed on the device",
+    ),
 }
 
 # One value for an entry; how often and how long a cell may run, and on which machines and GPUs. Not part of its

@@ -172,6 +172,7 @@ def test_what_distinguishes_a_variant_has_columns_too(tmp_path: Path) -> None:
         "env": None,
         "implementation": None,
         "call": None,
+        "outputs": None,
     }
     assert [(by_name[name]["fc_mode"], by_name[name]["fc_workers"]) for name in ("mnist_mlp", "fc")] == [
         (None, None),

@@ -51,6 +51,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "implementation": ["native"],
     "env": ["DATA_DIR=/data", "XLA_FLAGS=--xla_cpu_enable_fast_math=true"],
     "call": ["model"],
+    "outputs": ["device"],
 }
 # Parameters whose values can be mistaken for each other or for other parameters.
 ALIKE: Sequence[dict[str, Scalar]] = [

@@ -119,6 +119,7 @@ SELECT
       IF(c.implementation != 'keras', CONCAT(', implementation=', c.implementation), ''),
       IF(c.env != '', CONCAT(', env=', c.env), ''),
       IF(c.call != 'predict_on_batch', CONCAT(', call=', c.call), ''),
+      IF(c.outputs != 'host', CONCAT(', outputs=', c.outputs), ''),
       IFNULL(CONCAT(', source=', c.source), '')
     ),
     3
@@ -189,7 +190,8 @@ SELECT
     c.remat AS remat,
     c.implementation AS implementation,
     c.env AS env,
-    c.call AS call
+    c.call AS call,
+    c.outputs AS outputs
   ) AS settings,
   IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,

@@ -68,6 +68,11 @@ class Adapter(BackendAdapter):
     def barrier(self, model: Any) -> None:
         pass
 
+    def wait(self, outputs: Any) -> None:
+        import keras
+
+        keras.tree.map_structure(self.to_host, outputs)  # what is not converted is not computed
+
     def resident(self, batch: Batch) -> Batch:
         return batch  # what it computes with is in host memory
 

@@ -19,7 +19,7 @@ from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report.page import call_tables, render
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.schema import Record, Resolved, Status
-from keras_matrix.records.settings import CALLS, ON_BATCH, PREDICT
+from keras_matrix.records.settings import CALLS, ON_BATCH, ON_DEVICE, PREDICT
 from keras_matrix.runner.cli.render.findings import as_document, call_lines, table_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record, make_settings
@@ -126,6 +126,24 @@ def test_each_backend_and_work_has_its_own_ladder() -> None:
         ("jax", "mnist_mlp batch_size=8"),
     }
     assert len({one.key for one in found}) == 2
+
+
+def test_outputs_that_stay_on_the_device_make_a_ladder_of_their_own() -> None:
+    """Mutation: the identity of a ladder has no outputs, so that calls with other ends have a ratio."""
+    on_device = {"outputs": ON_DEVICE}
+    records = [
+        *(one for name in (ON_BATCH, "model", "jit") for one in cell(name, 0.01)),
+        *cell("model", 0.008, settings=on_device),
+        *cell("jit", 0.004, settings=on_device),
+    ]
+    there, on_host = call_ladders(table(records))
+    assert [(one.work, one.reference, len(one.rungs)) for one in (on_host, there)] == [
+        ("mnist_mlp outputs=host", ON_BATCH, 3),
+        ("mnist_mlp outputs=device", "model", 2),
+    ]
+    assert there.rungs[1].estimate is not None
+    assert there.rungs[1].estimate.centre == pytest.approx(0.5)
+    assert ladder(records[-2 * len(BLOCKS) :]).work == "mnist_mlp outputs=device"
 
 
 def test_other_calls_repeat_the_work_of_a_suite_and_are_left_out_of_its_mean() -> None:

@@ -28,6 +28,7 @@ LATER_DEFAULTS = {
     "implementation": "keras",
     "env": "",
     "call": "predict_on_batch",
+    "outputs": "host",
 }
 """The defaults of settings that are null then."""
 FINDING_IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")
