@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.ratios import BackendRatio, bracketed, ratio_of, too_few
+from keras_matrix.analysis.comparison.ratios import BackendRatio, ratio_of, text_of
 from keras_matrix.analysis.comparison.same_work import differing, of_step
 from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
 from keras_matrix.analysis.comparison.titles import titles
@@ -65,11 +65,7 @@ class CallRung:
     @property
     def ratio_text(self) -> str:
         """The ratio with its interval, or why it is missing; of the reference nothing."""
-        if self.ratio is None:
-            return self.reason or NOTHING
-        if self.ratio.estimate.bounds is None:
-            return f"{bracketed(self.ratio.estimate)} ({too_few([self.ratio])})"
-        return bracketed(self.ratio.estimate)
+        return str(text_of(self.ratio)) if self.ratio else self.reason or NOTHING
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -101,9 +97,9 @@ class CallLadder:
         outputs_text = f"outputs {rung.outputs}"
         if rung.ratio is None:
             return f"{self.backend}: {rung.call}: {rung.reason}"
-        amount, _, remark = rung.ratio_text.partition(" (")
-        text = f"{self.backend}: {rung.call} takes {amount} of {self.reference}'s time"
-        return f"{text}{f' ({remark}' if remark else ''}; {outputs_text}"
+        ratio_text = text_of(rung.ratio)
+        text = f"{self.backend}: {rung.call} takes {ratio_text.amount} of {self.reference}'s time"
+        return f"{ratio_text.in_a_sentence(text)}; {outputs_text}"
 
 
 def call_ladders(rows: Sequence[Row]) -> list[CallLadder]:

@@ -66,6 +66,13 @@ def test_ratios_are_to_predict_on_batch_and_paired_by_block() -> None:
     )
 
 
+def test_without_an_interval_the_row_and_the_sentence_say_why() -> None:
+    found = ladder([record for name in (ON_BATCH, "model") for record in cell(name, 0.01, BLOCKS[:3])])
+    few = "(fewer than 5 repeats give no interval)"
+    assert found.rungs[1].ratio_text == f"1.00x {few}"
+    assert found.sentence(found.rungs[1]) == (f"jax: model takes 1.00x of predict_on_batch's time {few}; outputs equal")
+
+
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
