@@ -38,6 +38,7 @@ import keras
 import numpy as np
 
 from keras_matrix.models.workload import Built
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, Feed, inputs_of
@@ -414,6 +415,8 @@ def _first_rate(optimizer: Any) -> float:
 
 
 def _flops(workload: Built, batch: Batch) -> int | None:
+    if keras.backend.backend() not in TRAINING_BACKENDS:
+        return None  # only these have a counter
     from keras_matrix.models.flops.counting import counter
 
     try:
