@@ -126,7 +126,7 @@ class Settings:
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""
-        return ":" in self.workload and option not in self.set_by_matrix.split(",")
+        return is_users(self.workload) and option not in self.set_by_matrix.split(",")
 
     @property
     def script(self) -> str:
@@ -152,6 +152,11 @@ def program_settings(call: object) -> frozenset[str]:
     kind = call_kind(call)
     kinds = (kind,) if kind in OF_CALLS else ("fit", "steps", "step")
     return OF_PROGRAMS.union(*(OF_CALLS[name] for name in kinds))
+
+
+def is_users(workload: str) -> bool:
+    """Return whether a workload is the user's own: a program, or a function of a module."""
+    return ":" in workload
 
 
 def is_script(workload: str) -> bool:
