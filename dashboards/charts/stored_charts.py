@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -15,9 +14,12 @@ from keras_matrix.analysis.scaling import communication_text
 from keras_matrix.dashboards.charts import axes, time_series
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
+    PERCENTILES,
+    CallFigures,
     Strip,
     StripPicture,
     alone,
+    call_pictures,
     epoch_axis,
     interval_marks,
     memory_axis,
@@ -29,10 +31,9 @@ from keras_matrix.dashboards.charts.figure_table import by_work
 from keras_matrix.dashboards.charts.picture import MIDDLE, TO_MIDDLE, Dot, ScaledPicture, Segment, Word, slot_of
 from keras_matrix.dashboards.charts.roofline import RooflinePoint, Scene, drawn, rate
 from keras_matrix.dashboards.charts.time_series import SeriesPicture
-from keras_matrix.records.settings import CALLS, MODEL
+from keras_matrix.records.settings import MODEL
 from keras_matrix.records.text import (
     MEMORY_UNITS,
-    NOTHING,
     PERCENT,
     Unit,
     bytes_text,
@@ -48,9 +49,6 @@ from keras_matrix.records.text import (
 Row = Mapping[str, Any]
 RATIO = Unit("x", 1.0)
 MOST_TRENDS = 60
-PERCENTILES = ("p50", "p99")
-CALL_TIMES = ("call_time_s", "call_time_p50_s", "call_time_p99_s")
-DRAWN_OF_CALLS = ("ladder", "ladder id", "call", "ratio", *PERCENTILES)  # the other facts of a call are notes
 INPUT_PARTS = ("fetch", "preparation", "batching_and_copy", "interference")
 
 
@@ -88,66 +86,40 @@ def calls(rows: Sequence[Row]) -> list[StripPicture]:
 
     A call that was measured in an older run than the others of its ladder is left out: they were not interleaved.
     """
-    times_s = [row[name] for row in rows for name in CALL_TIMES if row[name]]
-    if not times_s:
-        return []
-    unit = unit_for([sorted(times_s)[len(times_s) // 2]])
-    axis = axes.logarithmic(times_s, f"time of a call, {unit.name} (logarithmic)", unit)
     newest: dict[tuple[str, str], str] = {}
     for row in rows:
         key = (str(row["ladder_id"]), str(row["backend"]))
         newest[key] = max(newest.get(key, ""), str(row["run_id"]))
-    shown_rows = [row for row in rows if row["run_id"] == newest[str(row["ladder_id"]), str(row["backend"])]]
-    groups = [_in_order_of_calls(group) for _, group in _by(shown_rows, "ladder_id")]
-    count_by_title = Counter(str(group[0]["ladder"]) for group in groups)
-    return [
-        StripPicture(
-            title if count_by_title[title] == 1 else f"{title} (work {group[0]['ladder_id']})",
-            "",
-            axis,
-            [_call_strip(row, axis) for row in group],
-        )
-        for group in groups
-        for title in [str(group[0]["ladder"])]
-    ]
-
-
-def _in_order_of_calls(rows: Sequence[Row]) -> list[Row]:
-    return sorted(
-        rows,
-        key=lambda row: (
-            slot_of(str(row["backend"])),
-            CALLS.index(row["call"]) if row["call"] in CALLS else len(CALLS),
-            str(row["call"]),
-        ),
+    groups: dict[tuple[str, str], list[CallFigures]] = {}
+    for row in rows:
+        if row["run_id"] == newest[str(row["ladder_id"]), str(row["backend"])]:
+            groups.setdefault((str(row["ladder"]), str(row["ladder_id"])), []).append(_call(row))
+    count_by_title = Counter(title for title, _ in groups)
+    return call_pictures(
+        [
+            (title if count_by_title[title] == 1 else f"{title} (work {ladder_id})", figures)
+            for (title, ladder_id), figures in groups.items()
+        ]
     )
 
 
-def _call_strip(row: Row, axis: Axis) -> Strip:
-    """Return a call's median (filled), 99th percentile (hollow) and mean (tick); the figure is the ratio of means.
-
-    The other texts are those of its row in a report.
-    """
-    name, slot, texts = f"{row['backend']}, {row['call']}", slot_of(str(row["backend"])), json.loads(row["facts"])
-    figure, notes = NOTHING, [texts["ratio"]]
-    if row["ratio"] is not None:
-        figure, notes = ratio_text(row["ratio"]), [interval(row["low"], row["high"], row["ratio"]) or "no interval"]
-    elif row["call"] == row["reference"]:
-        figure, notes = "1", ["the others are divided by it"]
-    percentiles = {name: quantity(row[f"call_time_{name}_s"], axis.unit) for name in PERCENTILES}
-    notes.append(", ".join(f"{name} {text}" for name, text in percentiles.items()))
-    notes += [f"{column} {text}" for column, text in texts.items() if column not in DRAWN_OF_CALLS and text != NOTHING]
-    mean_text = f"mean {quantity(row['call_time_s'], axis.unit)}"
-    picture = strip_picture(slot, None, f"{name}: {'; '.join([figure, mean_text, *notes])}")
-    if row["call_time_s"]:
-        mean = axis.place(row["call_time_s"])
-        picture.marks.append(Segment(mean, "20%", mean, "80%", "centre", tip=f"{name}: {mean_text}"))
-    for percentile in reversed(PERCENTILES):
-        if centre := row[f"call_time_{percentile}_s"]:
-            ends = (centre, row[f"{percentile}_low"], row[f"{percentile}_high"])
-            lines, dot = interval_marks(ends, axis, MIDDLE, slot, f"{name}: {percentile} {texts[percentile]}")
-            picture.marks.extend([*lines, replace(dot, hollow=percentile != PERCENTILES[0])])
-    return Strip(name, figure, notes, picture)
+def _call(row: Row) -> CallFigures:
+    percentiles = {
+        name: (row[f"call_time_{name}_s"], row[f"{name}_low"], row[f"{name}_high"])
+        for name in PERCENTILES
+        if row[f"call_time_{name}_s"]
+    }
+    texts = {name: text for name, text in json.loads(row["facts"]).items() if name not in ("ladder", "ladder id")}
+    is_reference, ratio = row["call"] == row["reference"], (row["ratio"], row["low"], row["high"])
+    return CallFigures(
+        str(row["backend"]),
+        str(row["call"]),
+        is_reference,
+        row["call_time_s"],
+        percentiles,
+        ratio if row["ratio"] else None,
+        texts,
+    )
 
 
 def worker_scalings(rows: Sequence[Row]) -> list[StripPicture]:

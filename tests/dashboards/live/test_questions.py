@@ -12,7 +12,9 @@ from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats import cell_statistics
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts.picture import Dot
+from keras_matrix.dashboards.charts.pictures import ladder_pictures
 from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.app.application import Application
@@ -392,6 +394,12 @@ def test_calls_are_strips_by_backend_with_the_texts_of_their_ladder(warehouse: L
         ),
     ]
     assert (strips["jax, model"].figure, strips["jax, model"].notes[0]) == ("4.00x", "[4.00 4.00]")
+
+
+def test_the_report_has_the_strips_of_the_dashboard(warehouse: LocalWarehouse, results: Results) -> None:
+    rows = answer(warehouse, questions()["calls"], DashboardFilter()).dicts()
+    shown = result_table(table(results.runs()[-1].load()[0]))
+    assert ladder_pictures(shown.works) == panels.panel(questions()["calls"], rows).pictures
 
 
 def test_a_call_of_an_older_run_is_left_out_of_its_ladder(warehouse: LocalWarehouse) -> None:
