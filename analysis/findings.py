@@ -23,7 +23,7 @@ from keras_matrix.analysis.scaling import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME
 from keras_matrix.analysis.stats.suite import Suite
-from keras_matrix.analysis.views.call_ladder import COLUMNS, CallLadder, CallRung, by_default
+from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung, by_default
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import rules
@@ -309,8 +309,7 @@ def _call(base: Finding, cell: CellSummary, ladder: CallLadder, rung: CallRung) 
     The facts have the row of the rung, so that every page shows the same texts.
     """
     ladder_facts = {"ladder": ladder.work, "ladder id": work_id(by_default(cell.settings))}
-    facts = {**ladder_facts, **dict(zip(COLUMNS, rung.texts, strict=True))}
-    base = replace(base, facts=facts, against=ladder.reference)
+    base = replace(base, facts={**ladder_facts, **rung.facts}, against=ladder.reference)
     mean_method = f"geometric mean over processes{_level(len(cell.machines))}"
     times = {
         "call_time_s": (mean_method, cell.step_time),

@@ -15,7 +15,6 @@ from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, figure_va
 from keras_matrix.analysis.comparison.starts import start_of
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.views.call_ladder import COLUMNS
 from keras_matrix.analysis.views.result_table import WorkView
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
@@ -105,7 +104,7 @@ def ladder_pictures(works: Iterable[WorkView]) -> list[StripPicture]:
             view.cell.step_time.centre if view.cell.step_time else None,
             percentiles,
             ends_of(rung.estimate) if rung.estimate else None,
-            dict(zip(COLUMNS, rung.texts, strict=True)),
+            rung.facts,
         )
         groups.setdefault(ladder.key, (ladder.work, []))[1].append(figures)
     return call_pictures(list(groups.values()))

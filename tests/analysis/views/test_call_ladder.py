@@ -73,6 +73,18 @@ def test_without_an_interval_the_row_and_the_sentence_say_why() -> None:
     assert found.sentence(found.rungs[1]) == (f"jax: model takes 1.00x of predict_on_batch's time {few}; outputs equal")
 
 
+def test_compilations_in_the_measured_epochs_are_named_with_the_ratio_that_they_are_part_of() -> None:
+    calls = cell(ON_BATCH, 0.01) + cell("model", 0.5, found={"recompiles_timed": 24})
+    found = ladder(calls)
+    assert found.rungs[1].facts["recompilations"] == "24"
+    assert "recompilations" not in found.rungs[0].facts
+    assert found.rungs[1].ratio_text == "50.00x [50.00 50.00] (24 recompilations in a process)"
+    assert found.sentence(found.rungs[1]) == (
+        "jax: model takes 50.00x [50.00 50.00] of predict_on_batch's time (24 recompilations in a process); "
+        "outputs equal"
+    )
+
+
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
