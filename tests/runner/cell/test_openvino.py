@@ -55,7 +55,7 @@ def test_built_in_and_own_models_predict(tmp_path: Path) -> None:
         assert record.status in MEASURED, record.reason
         assert (record.device.platform, record.device.name) == ("cpu", "CPU")
         assert record.times.step_time_s > 0
-        assert record.times.call_time_p50_s <= record.times.call_time_p99_s
+        assert (record.times.call_time_p50_s, record.times.call_time_p99_s) == (None, None), "of three calls"
         assert record.times.compile_time_s > 0
         assert (record.resolved.intra_op_threads, record.resolved.recompiles_timed) == (1, 0)
         assert record.work.weight_platforms == record.work.output_platforms == ["cpu"]
