@@ -192,7 +192,7 @@ def _call_strip(figures: CallFigures, axis: Axis) -> Strip:
     if figures.mean_s:
         mean = axis.place(figures.mean_s)
         picture.marks.append(Segment(mean, "20%", mean, "80%", "centre", tip=f"{name}: {mean_text}"))
-    for percentile, ends in reversed(figures.percentiles.items()):
+    for percentile, ends in reversed(list(figures.percentiles.items())):
         lines, dot = interval_marks(ends, axis, MIDDLE, slot, f"{name}: {percentile} {texts[percentile]}")
         picture.marks.extend([*lines, replace(dot, hollow=percentile != PERCENTILES[0])])
     return Strip(name, figure, notes, picture)
