@@ -23,7 +23,7 @@ from keras_matrix.analysis.scaling import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME
 from keras_matrix.analysis.stats.suite import Suite
-from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung
+from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung, by_default
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import rules
@@ -49,6 +49,8 @@ VERSIONS = {
     "log ratio to native code, paired by block": 1,
     "differences of implementations over blocks": 1,
     "log ratio to another call, paired by block": 1,
+    "geometric mean over processes, the wider of two intervals": 1,
+    "largest deviation over processes": 1,
     "collectives watched apart": 1,
     "geometric mean over sessions": 1,
     "least squares segmentation": 2,
@@ -108,7 +110,7 @@ def _work(work: WorkView) -> Iterator[Finding]:
         yield from _devices(base, view.scaling) if view.scaling else ()
         yield from _warm_cache(base, view.warm_cache) if view.warm_cache else ()
         yield from _keras_cost(base, view.keras_cost) if view.keras_cost else ()
-        yield from _call(base, *view.call) if view.call else ()
+        yield from _call(base, view.cell, *view.call) if view.call else ()
     yield _verdict(work)
     yield from (_ratio(work.row, ratio) for ratio in work.row.ratios)
 
@@ -301,12 +303,27 @@ def _keras_cost(cell: Finding, cost: KerasCost) -> Iterator[Finding]:
         yield _made(cell, FindingKind.FIGURE, metric, difference_method, **_interval(part.share))
 
 
-def _call(cell: Finding, ladder: CallLadder, rung: CallRung) -> Iterator[Finding]:
-    """Return what the call of a cell costs over another call of the same work."""
+def _call(base: Finding, cell: CellSummary, ladder: CallLadder, rung: CallRung) -> Iterator[Finding]:
+    """Return what the call of a cell costs, over another call of the same work too, and how its outputs compare.
+
+    The facts have the row of the rung, so that every page shows the same texts.
+    """
+    ladder_facts = {"ladder": ladder.work, "ladder id": work_id(by_default(cell.settings))}
+    base = replace(base, facts={**ladder_facts, **rung.facts}, against=ladder.reference)
+    mean_method = f"geometric mean over processes{_level(len(cell.machines))}"
+    times = {
+        "call_time_s": (mean_method, cell.step_time),
+        "call_time_p50_s": ("geometric mean over processes, the wider of two intervals", rung.p50),
+        "call_time_p99_s": ("geometric mean over processes, the wider of two intervals", rung.p99),
+    }
+    for metric, (method, estimate) in times.items():
+        if estimate is not None:
+            yield _made(base, FindingKind.CALL, metric, method, **_interval(estimate), unit="s")
+    outputs_method, ratio_method = "largest deviation over processes", "log ratio to another call, paired by block"
+    yield _made(base, FindingKind.CALL, "outputs_deviation", outputs_method, estimate=rung.deviation, said=rung.outputs)
     if rung.call != ladder.reference:
-        method, text = "log ratio to another call, paired by block", ladder.sentence(rung)
-        metric = f"call_over_{ladder.reference}"
-        yield _made(cell, FindingKind.FIGURE, metric, method, **_interval(rung.estimate), said=text)
+        ratio_fields = {**_interval(rung.estimate), "said": ladder.sentence(rung)}
+        yield _made(base, FindingKind.CALL, "call_over_reference", ratio_method, **ratio_fields)
 
 
 def _inputs(table: ResultTable) -> Iterator[Finding]:

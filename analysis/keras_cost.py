@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from keras_matrix.analysis.comparison.primary_metric import cost
-from keras_matrix.analysis.comparison.ratios import BackendRatio, bracketed, ratio_of, share_text, takes, too_few
+from keras_matrix.analysis.comparison.ratios import BackendRatio, RatioText, ratio_of, share_text, takes, text_of
 from keras_matrix.analysis.comparison.same_work import differing, losses_apart
 from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
 from keras_matrix.analysis.comparison.titles import titles
@@ -70,20 +70,19 @@ class KerasCost:
 
     @property
     def _sentence(self) -> str:
-        if self.estimate is None:
+        text = self._over_native_text
+        if text is None:
             return f"{self.backend} {self.missing}"
-        amount, _, remark = self.ratio_text.partition(" (")
-        return takes(self.backend, amount, reference="native code") + (f" ({remark}" if remark else "")
+        return text.in_a_sentence(takes(self.backend, text.amount, reference="native code"))
 
     @property
     def ratio_text(self) -> str:
         """The ratio with its interval and what it does not show, or why it is missing."""
-        if self.over_native is None:
-            return self.missing
-        estimate = self.over_native.estimate
-        if estimate.bounds is None:
-            return f"{bracketed(estimate)} ({too_few([self.over_native])})"
-        return bracketed(estimate) + ("" if estimate.excludes(1.0) else " (not separable from no cost)")
+        return self.missing if self._over_native_text is None else str(self._over_native_text)
+
+    @property
+    def _over_native_text(self) -> RatioText | None:
+        return None if self.over_native is None else text_of(self.over_native, "not separable from no cost")
 
     @property
     def text(self) -> str:

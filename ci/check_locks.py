@@ -73,6 +73,7 @@ LOCKS = (
     Lock("torch-gpu", ("torch-gpu", "hub"), machines=AMD64),
     Lock("openvino-cpu", ("openvino-cpu", "hub")),
     Lock("bigquery", lists="emulator.in", pythons=("3.13",), machines=AMD64),
+    Lock("keras2", lists="keras2.in", pythons=("3.11",), machines=AMD64),
 )
 
 

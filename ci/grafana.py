@@ -90,6 +90,12 @@ PICTURES: Mapping[str, Picture] = {
     "comparison": Picture("barchart", relative, "none", "work"),
     "first_epoch": Picture("barchart", by_cell(WORK_ON_BACKEND, "first_epoch_time_s", "steady_epoch_time_s"), "s"),
     "memory": Picture("barchart", by_cell(WORK_ON_BACKEND, "host_bytes", "device_bytes"), "bytes"),
+    "calls": Picture(
+        "barchart",
+        by_cell("CONCAT(ladder, ' on ', backend, ', ', call)", "call_time_p50_s", "call_time_p99_s"),
+        "s",
+        logarithmic=True,
+    ),
     "input_stalls": Picture("timeseries", over_time("stall_share"), "percentunit"),
     "device_scaling": Picture(
         "barchart",

@@ -163,6 +163,7 @@ def resolve(prereleases: bool) -> None:
         "locks",
         "docker/emulator.in",
         "docker/emulator-override.in",
+        "docker/keras2.in",
     ):
         target = CANDIDATE / name
         target.parent.mkdir(parents=True, exist_ok=True)

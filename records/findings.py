@@ -39,6 +39,7 @@ class FindingKind(StrEnum):
     LEVEL = "level"
     CHANGE = "change"
     INPUT = "input"
+    CALL = "call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Finding:
     kind: FindingKind = about(
         "figure (of a cell), ratio (to the backend with the lowest estimate), verdict (on a piece of work), suite "
         "(over all works), peak (share of the machine's), workers (of the FC modes), devices (of a Keras workload), "
-        "session, level, change (history), input (parts of a step)"
+        "session, level, change (history), input (parts of a step), call (of a model that predicts)"
     )
     metric: str = about("what is estimated, by the name of its measurement if it has one")
     work: str = about("display name of the piece of work")

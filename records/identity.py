@@ -34,6 +34,7 @@ NO_WORK = (
     "implementation",
     "env",
     "call",
+    "outputs",
     "torch_compile",
     "xla_flags",
     "matmul_precision",

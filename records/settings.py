@@ -30,6 +30,9 @@ KERAS, NATIVE = "keras", "native"
 ON_BATCH, WHOLE, DIRECT, COMPILED = "predict_on_batch", "predict", "model", "jit"
 MATMUL_PRECISIONS = ("default", "highest", "high", "medium")
 CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED)
+ON_HOST, ON_DEVICE = "host", "device"
+OUTPUTS = (ON_HOST, ON_DEVICE)
+DEVICE_CALLS = (DIRECT, COMPILED)  # whose outputs are the backend's own arrays, which may stay on the device
 KERAS_CALLS = (WHOLE, ON_BATCH)  # of a step that Keras makes, by the options of compile()
 IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
 # Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
@@ -78,7 +81,8 @@ class Settings:
     `env` are variables of the environment that the matrix sets, as `inherited_environment.variables_text` writes them.
 
     `call` is how a model that predicts is called: Keras's `predict` or `predict_on_batch`, `model(x)`, or its forward
-    pass compiled by the backend.
+    pass compiled by the backend. `outputs` is where its outputs are when a call ends: in the host's memory, or computed
+    and still on the device.
 
     `torch_compile` are arguments of `torch.compile`, `xla_flags` flags of XLA, as `compiler_options` writes them.
     `matmul_precision` is how exactly products of matrices in float32 are computed, "default" as the backend does.
@@ -122,13 +126,14 @@ class Settings:
     implementation: str = KERAS
     env: str = ""
     call: str = ON_BATCH
+    outputs: str = ON_HOST
     torch_compile: str = ""
     xla_flags: str = ""
     matmul_precision: str = MATMUL_PRECISIONS[0]
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""
-        return ":" in self.workload and option not in self.set_by_matrix.split(",")
+        return is_users(self.workload) and option not in self.set_by_matrix.split(",")
 
     @property
     def script(self) -> str:
@@ -154,6 +159,11 @@ def program_settings(call: object) -> frozenset[str]:
     kind = call_kind(call)
     kinds = (kind,) if kind in OF_CALLS else ("fit", "steps", "step")
     return OF_PROGRAMS.union(*(OF_CALLS[name] for name in kinds))
+
+
+def is_users(workload: str) -> bool:
+    """Return whether a workload is the user's own: a program, or a function of a module."""
+    return ":" in workload
 
 
 def is_script(workload: str) -> bool:

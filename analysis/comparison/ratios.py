@@ -229,6 +229,32 @@ def bracketed(estimate: Estimate) -> str:
     return ratio_text(estimate.centre, estimate.low, estimate.high)
 
 
+@dataclass(frozen=True, slots=True)
+class RatioText:
+    """A ratio with its interval as text, and what that does not show: `1.42x [1.30 1.55] (not separable from 1)`."""
+
+    amount: str
+    remark: str = ""
+
+    def __str__(self) -> str:
+        return self.in_a_sentence(self.amount)
+
+    def in_a_sentence(self, sentence: str) -> str:
+        """Return a sentence that has the amount, with the remark behind it."""
+        return f"{sentence} ({self.remark})" if self.remark else sentence
+
+
+def text_of(ratio: BackendRatio, open_remark: str = "") -> RatioText:
+    """Return a ratio as text with the reason why it has no interval, or `open_remark` if its interval contains 1."""
+    amount = bracketed(ratio.estimate)
+    if ratio.machines_disagree:
+        places_noun = noun([machine_ratio.machine for machine_ratio in ratio.by_machine])
+        return RatioText(amount, f"the {places_noun} disagree: {at_each(ratio)}")
+    if ratio.estimate.bounds is None:
+        return RatioText(amount, too_few([ratio]))
+    return RatioText(amount, "" if ratio.estimate.excludes(1.0) else open_remark)
+
+
 def share_text(share: Estimate) -> str:
     """Return a share with its interval in percent, such as `3.1 % [1.9 4.3]`; without an interval only the share."""
     return percentage(share.centre, share.low, share.high)

@@ -16,15 +16,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.ratios import BackendRatio, bracketed, ratio_of, too_few
+from keras_matrix.analysis.comparison.ratios import BackendRatio, RatioText, ratio_of, text_of
 from keras_matrix.analysis.comparison.same_work import differing, of_step
 from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
 from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.stats.blocks import Estimate, geometric, median_of_known
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.identity import assignment
 from keras_matrix.records.schema import Record, Times
-from keras_matrix.records.settings import CALLS, ON_BATCH, Settings
-from keras_matrix.records.text import NOTHING, number, seconds
+from keras_matrix.records.settings import CALLS, ON_BATCH, ON_HOST, Settings
+from keras_matrix.records.text import NOTHING, number, plural, seconds
 
 # By precision: how far outputs may be from those of model(x), as a share of the largest: that of a gradient's norm in
 # `runner parity`, and some roundings of the narrower types.
@@ -44,6 +45,7 @@ class CallRung:
     """One way of calling a model: its times in seconds, how its outputs compare, and its ratio to the reference.
 
     `outputs` says how far they are from those of `model(x)`; `reason` why there is no ratio, if there is none.
+    `recompiles` is the largest number of a process in its measured epochs, whose time is in its calls.
     """
 
     call: str
@@ -55,6 +57,7 @@ class CallRung:
     outputs: str
     ratio: BackendRatio | None
     reason: str
+    recompiles: int = 0
 
     @property
     def estimate(self) -> Estimate | None:
@@ -64,17 +67,28 @@ class CallRung:
     @property
     def ratio_text(self) -> str:
         """The ratio with its interval, or why it is missing; of the reference nothing."""
+        return str(self.ratio_parts) if self.ratio else self.reason or NOTHING
+
+    @property
+    def ratio_parts(self) -> RatioText | None:
+        """The ratio with its interval, and what it includes or lacks; None if they are not compared."""
         if self.ratio is None:
-            return self.reason or NOTHING
-        if self.ratio.estimate.bounds is None:
-            return f"{bracketed(self.ratio.estimate)} ({too_few([self.ratio])})"
-        return bracketed(self.ratio.estimate)
+            return None
+        text = text_of(self.ratio)
+        compiled_text = plural(self.recompiles, "recompilation") + " in a process" if self.recompiles else ""
+        return replace(text, remark="; ".join(filter(None, (text.remark, compiled_text))))
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The row of the rung, by `COLUMNS`."""
         p50_text, p99_text = (_time_text(estimate) for estimate in (self.p50, self.p99))
         return self.call, p50_text, p99_text, seconds(self.first_call_s), self.ratio_text, self.outputs
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The row by column, and the recompilations of the ratio, for pages that draw it as a strip."""
+        compiled = {"recompilations": str(self.recompiles)} if self.recompiles else {}
+        return dict(zip(COLUMNS, self.texts, strict=True)) | compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +112,11 @@ class CallLadder:
     def sentence(self, rung: CallRung) -> str:
         """Return what a call costs: `jax: model takes 2.10x [2.00 2.20] of predict_on_batch's time; outputs equal`."""
         outputs_text = f"outputs {rung.outputs}"
-        if rung.ratio is None:
+        ratio_text = rung.ratio_parts
+        if ratio_text is None:
             return f"{self.backend}: {rung.call}: {rung.reason}"
-        amount, _, remark = rung.ratio_text.partition(" (")
-        text = f"{self.backend}: {rung.call} takes {amount} of {self.reference}'s time"
-        return f"{text}{f' ({remark}' if remark else ''}; {outputs_text}"
+        text = f"{self.backend}: {rung.call} takes {ratio_text.amount} of {self.reference}'s time"
+        return f"{ratio_text.in_a_sentence(text)}; {outputs_text}"
 
 
 def call_ladders(rows: Sequence[Row]) -> list[CallLadder]:
@@ -111,10 +125,10 @@ def call_ladders(rows: Sequence[Row]) -> list[CallLadder]:
     for row in rows:
         for cell in row.cells.values():
             if cell.step_time:
-                found.setdefault(canonical(_by_default(cell.settings)), {})[cell.settings.call] = (row, cell)
+                found.setdefault(canonical(by_default(cell.settings)), {})[cell.settings.call] = (row, cell)
     several = [calls for calls in found.values() if len(calls) > 1]
-    settings = [_by_default(next(iter(calls.values()))[1].settings) for calls in several]
-    works = titles(settings, {})
+    settings = [by_default(next(iter(calls.values()))[1].settings) for calls in several]
+    works = [_with_outputs(work, one) for work, one in zip(titles(settings, {}), settings, strict=True)]
     keys = [canonical(replace(one, backend="")) for one in settings]
     return [
         _ladder(calls, key, work)
@@ -122,8 +136,15 @@ def call_ladders(rows: Sequence[Row]) -> list[CallLadder]:
     ]
 
 
-def _by_default(settings: Settings) -> Settings:
+def by_default(settings: Settings) -> Settings:
+    """Return the settings with the default call, the same for all calls of a ladder."""
     return replace(settings, call=ON_BATCH)
+
+
+def _with_outputs(work: str, settings: Settings) -> str:
+    """Return a title that says where the calls end, unless they end on the host."""
+    text = assignment("outputs", settings.outputs)
+    return work if settings.outputs == ON_HOST or text in work else f"{work} {text}"
 
 
 def _ladder(calls: Mapping[str, tuple[Row, CellSummary]], key: str, work: str) -> CallLadder:
@@ -166,6 +187,7 @@ def _rung(call: str, row: Row, cell: CellSummary, against: tuple[str, CellSummar
         outputs_text,
         ratio,
         reason,
+        max((record.resolved.recompiles_timed or 0 for record in cell.measured if record.resolved), default=0),
     )
 
 

@@ -6,7 +6,7 @@ A figure that is on both pages is drawn by the same function.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
@@ -22,8 +22,23 @@ from keras_matrix.dashboards.charts.picture import (
     Word,
     slot_of,
 )
-from keras_matrix.records.text import MEMORY_UNITS, NOTHING, SECOND, Unit, number, quantity, ratio_text, unit_for
+from keras_matrix.records.settings import CALLS
+from keras_matrix.records.text import (
+    MEMORY_UNITS,
+    NOTHING,
+    SECOND,
+    Unit,
+    interval,
+    number,
+    quantity,
+    ratio_text,
+    unit_for,
+)
 
+Ends = tuple[float, float | None, float | None]
+"""A figure with its interval: centre, low, high."""
+PERCENTILES = ("p50", "p99")
+DRAWN_OF_CALLS = ("call", "ratio", *PERCENTILES)  # the other columns of a call are its notes
 MOST_LISTED = 12  # values listed in a tooltip; of more values, only the smallest and the largest
 
 
@@ -113,13 +128,74 @@ def in_brackets(values: Sequence[float], unit: Unit, prefix: str = "") -> str:
     return f" ({prefix}{joint.join(number(value, unit.size) for value in listed_values)})"
 
 
-def interval_marks(
-    ends: tuple[float, float | None, float | None], axis: Axis, y: Place, slot: int, tip: str
-) -> tuple[list[Segment], Dot]:
+def interval_marks(ends: Ends, axis: Axis, y: Place, slot: int, tip: str) -> tuple[list[Segment], Dot]:
     """Return an interval (centre, low, high) as a line, if it is known, and its centre as a dot."""
     centre, low, high = ends
     lines = [Segment(axis.place(low), y, axis.place(high), y, "whisker", slot, tip)] if low and high else []
     return lines, Dot(axis.place(centre), y, slot, tip)
+
+
+@dataclass(frozen=True, slots=True)
+class CallFigures:
+    """A way of calling a model on a backend: its times and its ratio as (centre, low, high), if they are known.
+
+    `texts` is its row in the ladder of calls, by column. `is_reference`: the ratios of its ladder divide by it.
+    """
+
+    backend: str
+    call: str
+    is_reference: bool
+    mean_s: float | None
+    percentiles: Mapping[str, Ends]
+    ratio: Ends | None
+    texts: Mapping[str, str]
+
+    @property
+    def times_s(self) -> list[float]:
+        """The times that its strip shows."""
+        return [*([self.mean_s] if self.mean_s else []), *(ends[0] for ends in self.percentiles.values())]
+
+
+def call_pictures(groups: Sequence[tuple[str, Sequence[CallFigures]]]) -> list[StripPicture]:
+    """Return a picture for each title with its calls, all on one axis."""
+    times_s = sorted(time_s for _, calls in groups for call in calls for time_s in call.times_s)
+    if not times_s:
+        return []
+    unit = unit_for([times_s[len(times_s) // 2]])
+    axis = axes.logarithmic(times_s, f"time of a call, {unit.name} (logarithmic)", unit)
+    return [
+        StripPicture(title, "", axis, [_call_strip(call, axis) for call in _ordered(calls)]) for title, calls in groups
+    ]
+
+
+def _ordered(calls: Sequence[CallFigures]) -> list[CallFigures]:
+    return sorted(
+        calls,
+        key=lambda one: (slot_of(one.backend), CALLS.index(one.call) if one.call in CALLS else len(CALLS), one.call),
+    )
+
+
+def _call_strip(figures: CallFigures, axis: Axis) -> Strip:
+    """Return a call's median (filled), 99th percentile (hollow) and mean (tick); the figure is the ratio of means."""
+    name, slot, texts = f"{figures.backend}, {figures.call}", slot_of(figures.backend), figures.texts
+    figure, notes = NOTHING, [texts["ratio"]]
+    if figures.ratio is not None:
+        centre, low, high = figures.ratio
+        figure, notes = ratio_text(centre), [interval(low, high, centre) or "no interval"]
+    elif figures.is_reference:
+        figure, notes = "1", ["the others are divided by it"]
+    known_texts = {name: quantity(ends[0], axis.unit) for name, ends in figures.percentiles.items()}
+    notes.append(", ".join(f"{name} {known_texts.get(name, NOTHING)}" for name in PERCENTILES))
+    notes += [f"{column} {text}" for column, text in texts.items() if column not in DRAWN_OF_CALLS and text != NOTHING]
+    mean_text = f"mean {quantity(figures.mean_s, axis.unit)}"
+    picture = strip_picture(slot, None, f"{name}: {'; '.join([figure, mean_text, *notes])}")
+    if figures.mean_s:
+        mean = axis.place(figures.mean_s)
+        picture.marks.append(Segment(mean, "20%", mean, "80%", "centre", tip=f"{name}: {mean_text}"))
+    for percentile, ends in reversed(list(figures.percentiles.items())):
+        lines, dot = interval_marks(ends, axis, MIDDLE, slot, f"{name}: {percentile} {texts[percentile]}")
+        picture.marks.extend([*lines, replace(dot, hollow=percentile != PERCENTILES[0])])
+    return Strip(name, figure, notes, picture)
 
 
 def epoch_axis(values: Sequence[float]) -> Axis:

@@ -15,13 +15,17 @@ from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, figure_va
 from keras_matrix.analysis.comparison.starts import start_of
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.views.result_table import WorkView
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
+    CallFigures,
     CellFigure,
+    Ends,
     Strip,
     StripPicture,
     band,
+    call_pictures,
     epoch_axis,
     in_brackets,
     memory_axis,
@@ -85,6 +89,30 @@ def memory_pictures(rows: Sequence[Row]) -> list[StripPicture]:
     axis = memory_axis(peaks)
     strip = partial(_memory_strip, device_unit(rows))
     return [_grouped(row, axis, strip) for row in rows if _measured([row])]
+
+
+def ladder_pictures(works: Iterable[WorkView]) -> list[StripPicture]:
+    """Return a picture for each work whose model is called in several ways, on all backends."""
+    groups: dict[str, tuple[str, list[CallFigures]]] = {}
+    for view in (view for work in works for view in work.cells if view.call):
+        ladder, rung = view.call
+        percentiles = {name: ends_of(estimate) for name, estimate in (("p50", rung.p50), ("p99", rung.p99)) if estimate}
+        figures = CallFigures(
+            ladder.backend,
+            rung.call,
+            rung.call == ladder.reference,
+            view.cell.step_time.centre if view.cell.step_time else None,
+            percentiles,
+            ends_of(rung.estimate) if rung.estimate else None,
+            rung.facts,
+        )
+        groups.setdefault(ladder.key, (ladder.work, []))[1].append(figures)
+    return call_pictures(list(groups.values()))
+
+
+def ends_of(estimate: Estimate) -> Ends:
+    """Return an estimate as centre, low and high."""
+    return estimate.centre, estimate.low, estimate.high
 
 
 def _measured(rows: Iterable[Row]) -> list[Record]:

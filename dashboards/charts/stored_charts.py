@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -13,9 +14,12 @@ from keras_matrix.analysis.scaling import communication_text
 from keras_matrix.dashboards.charts import axes, time_series
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
+    PERCENTILES,
+    CallFigures,
     Strip,
     StripPicture,
     alone,
+    call_pictures,
     epoch_axis,
     interval_marks,
     memory_axis,
@@ -75,6 +79,47 @@ def memories(rows: Sequence[Row]) -> list[StripPicture]:
     device_unit = unit_for([row["device_bytes"] for row in rows if row["device_bytes"]], MEMORY_UNITS)
     strip = partial(_memory, device_unit)
     return [StripPicture(work, "", axis, [strip(row, axis) for row in group]) for work, group in _by_work(rows)]
+
+
+def calls(rows: Sequence[Row]) -> list[StripPicture]:
+    """Return one picture per work: a strip for each backend and way of calling its model.
+
+    A call that was measured in an older run than the others of its ladder is left out: they were not interleaved.
+    """
+    newest: dict[tuple[str, str], str] = {}
+    for row in rows:
+        key = (str(row["ladder_id"]), str(row["backend"]))
+        newest[key] = max(newest.get(key, ""), str(row["run_id"]))
+    groups: dict[tuple[str, str], list[CallFigures]] = {}
+    for row in rows:
+        if row["run_id"] == newest[str(row["ladder_id"]), str(row["backend"])]:
+            groups.setdefault((str(row["ladder"]), str(row["ladder_id"])), []).append(_call(row))
+    count_by_title = Counter(title for title, _ in groups)
+    return call_pictures(
+        [
+            (title if count_by_title[title] == 1 else f"{title} (work {ladder_id})", figures)
+            for (title, ladder_id), figures in groups.items()
+        ]
+    )
+
+
+def _call(row: Row) -> CallFigures:
+    percentiles = {
+        name: (row[f"call_time_{name}_s"], row[f"{name}_low"], row[f"{name}_high"])
+        for name in PERCENTILES
+        if row[f"call_time_{name}_s"]
+    }
+    texts = {name: text for name, text in json.loads(row["facts"]).items() if name not in ("ladder", "ladder id")}
+    is_reference, ratio = row["call"] == row["reference"], (row["ratio"], row["low"], row["high"])
+    return CallFigures(
+        str(row["backend"]),
+        str(row["call"]),
+        is_reference,
+        row["call_time_s"],
+        percentiles,
+        ratio if row["ratio"] else None,
+        texts,
+    )
 
 
 def worker_scalings(rows: Sequence[Row]) -> list[StripPicture]:

@@ -207,6 +207,7 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "comparison": _panel("strips", pictures=stored_charts.comparisons),
     "first_epoch": _panel("strips", pictures=stored_charts.starts),
     "memory": _panel("strips", pictures=stored_charts.memories),
+    "calls": _panel("strips", pictures=stored_charts.calls),
     "input_stalls": _panel("series", series=stored_charts.input_stalls),
     "device_scaling": _panel("strips", pictures=stored_charts.device_scalings),
     "fc_scaling": _panel("strips", pictures=stored_charts.worker_scalings),

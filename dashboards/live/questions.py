@@ -30,7 +30,7 @@ from keras_matrix.uploader.warehouse import QueryResult, Scalar
 QUERIES = Path(__file__).parents[1] / "queries"
 ORDER = (
     *("matrix", "comparison", "figures", "commands", "regressions", "trend"),
-    *("first_epoch", "memory", "input_stalls", "device_scaling", "fc_scaling", "roofline"),
+    *("first_epoch", "memory", "calls", "input_stalls", "device_scaling", "fc_scaling", "roofline"),
     *("failures", "machines", "runs"),
 )
 EARLIEST_DAY = "2000-01-01"

@@ -49,7 +49,7 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
     """
     rows, run_context = table.rows, table.run_context
     plots, ratio_axis = results.findings(table.works)
-    drawn_pictures = _drawn(rows, run_context)
+    drawn_pictures = _drawn(rows, run_context) | {"calls": pictures.ladder_pictures(table.works)}
     blocks, fc_pictures = results.blocks(table), parallel.pictures(table)
     input_pictures = inputs(rows, run_context.stalls)
     return rendered(
@@ -136,6 +136,7 @@ def _rules(
     for key, strip_pictures in (
         ("start", drawn_pictures["starts"]),
         ("memory", drawn_pictures["memories"]),
+        ("calls", drawn_pictures["calls"]),
     ):  # each all on one axis
         rules += [axes.rules(f"#{key} div.plot", picture.axis) for picture in strip_pictures[:1]]
     return "".join(rules)

@@ -15,9 +15,10 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Protocol, cast
 
+from keras_matrix.records.settings import KERAS
 from keras_matrix.records.traces.conversion import XPLANE, file_name
 from keras_matrix.records.traces.programs import ProgramSummary
-from keras_matrix.records.traces.request import CLOCK, STEP, TRAIN, TraceError, TraceOrder
+from keras_matrix.records.traces.request import CLOCK, STEP, TRAIN, TraceError, TraceOrder, untraceable
 
 # The first mark after a profiler's start may be late; the most accurate of several counts.
 CLOCK_MARKS = 5
@@ -60,6 +61,8 @@ class Profiler(Protocol):
 
 def load(backend: str) -> Profiler:
     """Return a backend's profiler. Raises `TraceError` if it is not available."""
+    if problem := untraceable(KERAS, backend=backend):
+        raise TraceError(f"profiler_unavailable: {problem}")
     try:
         module = importlib.import_module(f"keras_matrix.models.profiling.{backend}")
         return cast(Profiler, module.Profiler())

@@ -37,7 +37,7 @@ from keras_matrix.records.fc.spec import (
     least_memory_bytes,
     problem_of,
 )
-from keras_matrix.records.settings import KERAS, ON_BATCH, REMAT_OFF, Settings
+from keras_matrix.records.settings import KERAS, ON_BATCH, ON_HOST, REMAT_OFF, Settings
 from keras_matrix.records.text import MIB, bytes_text, plural
 
 # Kinds that divide the batch, and modes that divide weights or gradients, into as many pieces as there are workers.
@@ -294,7 +294,13 @@ def settings_problems(settings: Settings) -> list[str]:
     if not MODES[problem.mode].native:
         return problems_of(problem)
     fixed = {"phase": "fit", "eager": False, "jit": "auto", "steps_per_execution": 1, "feed": "device_resident"}
-    fixed |= {"gradient_accumulation_steps": 1, "remat": REMAT_OFF, "implementation": KERAS, "call": ON_BATCH}
+    fixed |= {
+        "gradient_accumulation_steps": 1,
+        "remat": REMAT_OFF,
+        "implementation": KERAS,
+        "call": ON_BATCH,
+        "outputs": ON_HOST,
+    }
     advice = {"phase": "; fc_data_ff and fc_model_ff only go forward"}
     return [
         *problems_of(problem),

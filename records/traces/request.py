@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from keras_matrix.records.backends import TABLE, TRAINING_BACKENDS
 from keras_matrix.records.codec import about
 from keras_matrix.records.settings import KERAS, ON_BATCH
 
@@ -39,8 +40,10 @@ MAX_EPOCH = 100
 MAX_STEPS = 10_000
 
 
-def untraceable(implementation: str, call: str = ON_BATCH) -> str | None:
-    """Return why cells of an implementation, or of a call of `predict`, have no trace, None if they have one."""
+def untraceable(implementation: str, call: str = ON_BATCH, backend: str = "") -> str | None:
+    """Return why cells of an implementation, a call of `predict` or a backend have no trace, None if they have one."""
+    if backend in TABLE and not TABLE[backend].trains:
+        return f"only backends that train have a profiler ({', '.join(TRAINING_BACKENDS)}), got {backend}"
     if implementation != KERAS:
         return f"only implementation: {KERAS} is traced, got {implementation}"
     return None if call == ON_BATCH else f"only call: {ON_BATCH} is traced, got {call}"

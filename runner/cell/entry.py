@@ -35,6 +35,7 @@ from keras_matrix.records.fc import spec
 from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.host.import_path import search_path
 from keras_matrix.records.host.platform import PLATFORM, Facility
+from keras_matrix.records.settings import is_users
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, leave, make_home, read_job, result_of, write_result
 
@@ -85,6 +86,8 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
         if job.settings.script:
             job = _placed_script(job, server_home)
         else:
+            if is_users(job.settings.workload):
+                _find_downloads(job, server_home)
             sys.path[:] = search_path(job.import_roots, sys.path)
         _work(job, import_time_s, start)
     except Exception as error:  # noqa: BLE001 - the process boundary: any error of a workload becomes evidence
@@ -111,15 +114,28 @@ def _placed_script(job: Job, server_home: str) -> Job:
     from keras_matrix.runner.cell.project import placed, working_folder
 
     originally, job = job, placed(job)
-    # A fork has imported them with the server's home.
+    _use_home_of_cell(server_home)
+    os.chdir(working_folder(originally, job))
+    sys.path[:] = search_path([str((Path(job.import_roots[0]) / job.settings.script).parent)], sys.path)
+    return job
+
+
+def _find_downloads(job: Job, server_home: str) -> None:
+    """Let a user's `build` find in its home what programs find there, and keep those files as they are."""
+    from keras_matrix.runner.cell.project import Originals, link_downloads
+
+    link_downloads(job)
+    _use_home_of_cell(server_home)
+    Originals(Path(job.folder) / "home").keep()
+
+
+def _use_home_of_cell(server_home: str) -> None:
+    """Let libraries that a fork server has imported, with its own home, use that of the cell."""
     if keras_config := sys.modules.get("keras.src.backend.config"):
         vars(keras_config)["_KERAS_DIR"] = os.environ["KERAS_HOME"]
     if (hub := sys.modules.get("huggingface_hub.constants")) and server_home:
         folders = {name: str(path) for name, path in vars(hub).items() if str(path).startswith(f"{server_home}/")}
         vars(hub).update({name: f"{os.environ['HOME']}{path[len(server_home) :]}" for name, path in folders.items()})
-    os.chdir(working_folder(originally, job))
-    sys.path[:] = search_path([str((Path(job.import_roots[0]) / job.settings.script).parent)], sys.path)
-    return job
 
 
 def _work(job: Job, import_time_s: float, start: str) -> None:
@@ -314,7 +330,7 @@ def _advice(error: BaseException, place: _Place | None, job: Job) -> str | None:
     if place is None:
         return None
     text, backend = str(error), job.settings.backend
-    if job.settings.script and (advice := _advice_to_program(error)) is not None:
+    if is_users(job.settings.workload) and (advice := _advice_to_program(error)) is not None:
         return advice
     if isinstance(error, ModuleNotFoundError) and error.name and _users_file(error.name, job) is None:
         module = error.name.partition(".")[0]
@@ -343,9 +359,9 @@ def _advice(error: BaseException, place: _Place | None, job: Job) -> str | None:
 
 
 def _advice_to_program(error: BaseException) -> str | None:
-    """Return what to do about what a program finds at a desk, and not in a cell."""
+    """Return what to do about what a user's code finds at a desk, and not in a cell."""
     if isinstance(error, EOFError) and "EOF when reading a line" in str(error):
-        return "nobody answers input() in a measured program: give it the text as an argument"
+        return "nobody answers input() in what is measured: give it the text as an argument"
     if isinstance(error, ConnectionError) or type(error).__name__ in NOT_REACHED:
         return f"of your home folder a cell finds {FOUND}: download it before, or read a file of the project"
     return None
@@ -383,7 +399,7 @@ def _workload_files(job: Job) -> tuple[str, ...]:
 def _shadowed(error: Exception, job: Job, place: _Place | None) -> str | None:
     """Return which of the user's files has the name of another module; None unless that module caused the error."""
     name = _module_of(error)
-    if name is None and place is None and ":" in job.settings.workload and not job.settings.script:
+    if name is None and place is None and is_users(job.settings.workload) and not job.settings.script:
         name = job.settings.workload.partition(":")[0]
     if name is None:
         return None

@@ -2,7 +2,8 @@
 
 Every call begins with the same batch, on the device or the host as `feed` says, and ends with its outputs in the host's
 memory: `predict` returns NumPy arrays, while `model(x)` on JAX returns before it has computed. Without equal ends the
-times of two calls would be those of different work.
+times of two calls would be those of different work. With `outputs: device`, a ladder of its own, a call ends when the
+device has computed them.
 
 A way of calling is one entry of `WAYS`; a later one, such as an exported file, is one more, timed by the same loop.
 
@@ -26,7 +27,7 @@ from keras_matrix.models.workload import Built
 from keras_matrix.records.epoch_figures import call_interval, call_quantile
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.schema import Learning, Times
-from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, WHOLE
+from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, ON_DEVICE, WHOLE
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches
 from keras_matrix.runner.cell.job import Job, in_a_line
@@ -37,7 +38,9 @@ from keras_matrix.runner.cell.work import Ledger, predicted
 
 _IN_BOLD = re.compile(r"\x1b\[1m(.+?)(?:\n|\x1b\[0m)")
 Calling = Callable[[Any], Any]
-"""Makes one call: from the inputs of a batch to its outputs in the host's memory."""
+"""Makes one call: from the inputs of a batch to its outputs, where `outputs` says."""
+Ended = Callable[[BackendAdapter, Any], Any]
+"""Ends a call: returns its outputs, once they are where `outputs` says."""
 
 
 def on_host(adapter: BackendAdapter, outputs: Any) -> Any:
@@ -48,6 +51,12 @@ def on_host(adapter: BackendAdapter, outputs: Any) -> Any:
     if isinstance(outputs, dict | list | tuple):
         return keras.tree.map_structure(adapter.to_host, outputs)
     return adapter.to_host(outputs)
+
+
+def on_device(adapter: BackendAdapter, outputs: Any) -> Any:
+    """Return outputs as they are, as soon as the device has computed them."""
+    adapter.wait(outputs)
+    return outputs
 
 
 def inference_arguments(model: Any) -> Mapping[str, bool]:
@@ -66,12 +75,12 @@ def _by_batch(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
     return call
 
 
-def _by_model(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
+def _by_model(model: Any, adapter: BackendAdapter, batch_size: int, ended: Ended = on_host) -> Calling:
     arguments = inference_arguments(model)
-    return lambda inputs: on_host(adapter, model(inputs, **arguments))
+    return lambda inputs: ended(adapter, model(inputs, **arguments))
 
 
-def _compiled(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
+def _compiled(model: Any, adapter: BackendAdapter, batch_size: int, ended: Ended = on_host) -> Calling:
     program: Callable[[Any], Any] | None = None
 
     def call(inputs: Any) -> Any:
@@ -80,18 +89,21 @@ def _compiled(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
             if not all(layer.built for layer in model._flatten_layers()):
                 model(inputs, **inference_arguments(model))
             program = adapter.forward(model, inference_arguments(model))
-        return on_host(adapter, program(inputs))
+        return ended(adapter, program(inputs))
 
     return call
 
 
-WAYS: Mapping[str, Callable[[Any, BackendAdapter, int], Calling]] = {
+WAYS: Mapping[str, Callable[..., Calling]] = {
     WHOLE: _by_predict,
     ON_BATCH: _by_batch,
     DIRECT: _by_model,
     COMPILED: _compiled,
 }
-"""How to call a model, by the values of `call`: from the model, its backend and the size of a batch."""
+"""How to call a model, by the values of `call`: from the model, its backend and the size of a batch.
+
+Those of `DEVICE_CALLS` also take how a call ends.
+"""
 
 
 class Predicting:
@@ -102,7 +114,8 @@ class Predicting:
         self.model, self.steps_a_call = workload.model, 1
         self.ledger = Ledger()
         self._fed: list[Batch] = []
-        self._calling = WAYS[job.settings.call](workload.model, adapter, job.settings.batch_size)
+        ends = {"ended": on_device} if job.settings.outputs == ON_DEVICE else {}
+        self._calling = WAYS[job.settings.call](workload.model, adapter, job.settings.batch_size, **ends)
 
     def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Make the first call, agree on the calls per epoch, predict; return times, learning and calls."""
@@ -149,13 +162,13 @@ class Predicting:
         """Return how far the outputs of a call are from those of `model(x)`, or why that is not known."""
         inputs = inputs_of(self._fed[0])
         try:
-            return deviation_of(self._call(inputs), self._model_outputs(inputs))
+            return deviation_of(on_host(self._adapter, self._call(inputs)), self._model_outputs(inputs))
         except Exception as error:  # noqa: BLE001 - of a user's model or of its memory: this fact alone is missing
             print(f"outputs were not compared: {type(error).__name__}: {error}", file=sys.stderr)
             return None, f"were not compared: {in_a_line(error)[:200]}"
 
     def _call(self, inputs: Any) -> Any:
-        """Return the outputs of one call, on the host."""
+        """Return the outputs of one call."""
         return self._calling(inputs)
 
     def _first_call(self, placed_batches: Sequence[Batch]) -> CallLog:

@@ -3,8 +3,8 @@
 Small files are copied; large files, and those of folders with many files, are links. Before Python's own functions
 change a file or folder behind a link, it becomes the program's own: a file by a copy, a folder by a folder of links
 (`Originals`). Libraries that write by themselves are not seen: the files that they usually write are always copied.
-The home has links as well: to the data sets and weights that Keras and other libraries have downloaded for the user,
-which no process downloads again. What is downloaded anew stays in the cell.
+The home has links as well, also that of a user's `build` function: to the data sets and weights that Keras and other
+libraries have downloaded for the user, which no process downloads again. What is downloaded anew stays in the cell.
 
 Hidden files, environments of Python, runs of this program, pipes, sockets and devices are left out.
 """
@@ -67,13 +67,13 @@ def placed(job: Job) -> Job:
     for root in dict.fromkeys(reversed(job.import_roots)):  # the last one is that of the matrix file
         if (Path(root) / script).is_file():
             copy = project_copy(Path(job.folder), Path(root))
-            _link_downloads(job)
+            link_downloads(job)
             return replace(job, import_roots=[str(copy)], host_roots=[_on_host(job).get(root, root)])
     folders_text = " or ".join(dict.fromkeys(job.import_roots))
     raise FileNotFoundError(f"{script}: no such program in {folders_text}")
 
 
-def _link_downloads(job: Job) -> None:
+def link_downloads(job: Job) -> None:
     """Let libraries find in the cell's home what they have downloaded before: the user's data sets and weights."""
     for place, folder in job.downloads.items():
         own = Path(job.folder) / "home" / place
@@ -267,7 +267,7 @@ class Originals:
         file = path.resolve()
         in_linked_folder = any(folder in self._linked for folder in file.parents)
         if file in self._linked or (in_linked_folder and file.exists()):
-            text = "a measured program changes no file of its project; name it by its path in the program's folder"
+            text = "what is measured changes no file of its project or home; name it by its path in the cell's folder"
             raise PermissionError(errno.EACCES, text, str(path))
 
 

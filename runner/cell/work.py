@@ -38,6 +38,7 @@ import keras
 import numpy as np
 
 from keras_matrix.models.workload import Built
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, Feed, inputs_of
@@ -247,9 +248,9 @@ def rows_of(outputs: Any) -> int:
     An array of one number, such as an auxiliary loss, does not count as rows if another array has rows. A walk through
     a structure between two calls, although it is not timed, would slow the next call.
     """
-    if isinstance(outputs, np.ndarray):
-        return len(outputs) if outputs.ndim else 0
-    shapes = [shape for shape in (np.shape(part) for part in keras.tree.flatten(outputs)) if shape]
+    if (array_shape := getattr(outputs, "shape", None)) is not None:
+        return int(array_shape[0]) if len(array_shape) else 0
+    shapes = [shape for shape in (tuple(np.shape(part)) for part in keras.tree.flatten(outputs)) if shape]
     return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
 
 
@@ -414,6 +415,8 @@ def _first_rate(optimizer: Any) -> float:
 
 
 def _flops(workload: Built, batch: Batch) -> int | None:
+    if keras.backend.backend() not in TRAINING_BACKENDS:
+        return None  # only these have a counter
     from keras_matrix.models.flops.counting import counter
 
     try:

@@ -59,14 +59,14 @@ from keras_matrix.records.instruments.parity import (
     ParityRecord,
 )
 from keras_matrix.records.schema import Status
-from keras_matrix.records.settings import DATA, FIT, PREDICT, Scalar, Settings
+from keras_matrix.records.settings import DATA, FIT, PREDICT, Scalar, Settings, is_users
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
 from keras_matrix.runner.executors import Executor, Running
 from keras_matrix.runner.executors.by_backend import in_environments
 from keras_matrix.runner.executors.probe import probe_settings
 from keras_matrix.runner.machine import machine
-from keras_matrix.runner.machine.mounts import import_roots
+from keras_matrix.runner.machine.mounts import import_roots, user_datasets, user_downloads
 from keras_matrix.runner.machine.tree_memory import end_leftovers
 from keras_matrix.runner.measure.judge import ResultRefused, judge
 from keras_matrix.runner.measure.record_builder import read_bounded, read_result
@@ -519,6 +519,7 @@ class ParityContext:
         steps = int(settings.steps_per_epoch)
         folder = self.work / secrets.token_hex(8)
         folder.mkdir(parents=True)
+        is_own = is_users(settings.workload)
         return Job(
             nonce=secrets.token_hex(16),
             cell_id=cell_id(settings),
@@ -528,9 +529,10 @@ class ParityContext:
             steps=steps,
             folder=str(folder.absolute()),
             import_roots=list(self.import_roots),
-            dataset_dir=None,
+            dataset_dir=str(user_datasets().resolve()) if is_own else None,
             compile_cache_dir=None,
             parity=worker,
+            downloads=user_downloads() if is_own else {},
         )
 
 

@@ -51,6 +51,16 @@ def downloads(caller: Mapping[str, str], home: Path) -> dict[str, str]:
     return {place: str(folder.resolve()) for place, folder in folders.items() if folder.is_dir()}
 
 
+def user_downloads() -> dict[str, str]:
+    """Return the folders of this user's downloads on this machine."""
+    return downloads(os.environ, Path.home())
+
+
+def user_datasets() -> Path:
+    """Return the folder of this user's data sets of Keras, which may not exist."""
+    return Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets"
+
+
 def import_roots(matrix_folder: Path) -> list[Path]:
     """Return the folders of a user's modules: the working folder, the folders `src` there are, the matrix file's."""
     working_folder = Path.cwd()

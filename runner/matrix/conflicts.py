@@ -9,6 +9,7 @@ from keras_matrix.records.fc import spec
 from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import (
     COMPILED,
+    DEVICE_CALLS,
     FEEDS,
     FIT,
     FROZEN_QUANTIZATIONS,
@@ -17,6 +18,8 @@ from keras_matrix.records.settings import (
     KERAS_CALLS,
     NATIVE,
     ON_BATCH,
+    ON_DEVICE,
+    ON_HOST,
     PIPELINE,
     PREDICT,
     REMAT_OFF,
@@ -91,6 +94,7 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     yield from _of_programs(axes, workload)
     yield from _of_implementations(axes, workload)
     yield from _of_calls(axes)
+    yield from _of_outputs(axes)
     yield from _of_compilers(axes)
     yield from _of_pipelines(axes, workload)
     for source in axes["data"]:
@@ -153,6 +157,18 @@ def _of_calls(axes: Axes) -> Iterator[Conflict]:
             usual_text = usual if isinstance(usual, str) else say(usual)
             text = f"must be {usual_text} with call: {calls[0]}, which it does not affect, got {say(value)}"
             yield Conflict(key, "call", text)
+
+
+def _of_outputs(axes: Axes) -> Iterator[Conflict]:
+    """Yield the conflicts of outputs that stay on the device: a call that returns NumPy arrays has copied them."""
+    if ON_DEVICE not in axes["outputs"]:
+        return
+    if other := next((phase for phase in axes["phase"] if phase != PREDICT), None):
+        text = f"must be {ON_HOST} with phase: {other}, which does not predict, got {ON_DEVICE}"
+        yield Conflict("outputs", "phase", text)
+    elif call := next((value for value in axes["call"] if value not in DEVICE_CALLS), None):
+        text = f"must be {ON_HOST} with call: {call}, which returns its outputs in the host's memory, got {ON_DEVICE}; "
+        yield Conflict("outputs", "call", f"{text}set call: {' or '.join(DEVICE_CALLS)} in an entry of its own")
 
 
 def _of_compilers(axes: Axes) -> Iterator[Conflict]:

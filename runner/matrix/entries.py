@@ -362,7 +362,7 @@ class EntryReader(ValueReader):
         if own_keys.trace and is_script(entry.workload.name):
             self.refuse((*path, instrument_keys.TRACE), "must be left out with a script, which is not traced")
         elif own_keys.trace and (
-            problem := instrument_keys.trace_problem(entry.axes["implementation"], entry.axes["call"])
+            problem := instrument_keys.trace_problem(entry.axes["implementation"], entry.axes["call"], entry.backends)
         ):
             self.refuse((*path, instrument_keys.TRACE), problem)
 

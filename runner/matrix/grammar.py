@@ -282,6 +282,11 @@ SETTINGS: dict[str, ValueRule] = {
         default=settings.ON_BATCH,
         meaning="predict: how the model is called: a method, model(x), or its forward pass compiled by the backend",
     ),
+    "outputs": ValueRule(
+        choices=settings.OUTPUTS,
+        default=settings.ON_HOST,
+        meaning="call: model or jit: where a call ends: outputs in the host's memory, or computed on the device",
+    ),
     "torch_compile": ValueRule(
         "torch_compile", default="", meaning="torch: arguments of torch.compile, of each of which a list is an axis"
     ),

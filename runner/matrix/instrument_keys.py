@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.codec import canonical
@@ -98,10 +99,10 @@ def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
     return None if value is REFUSED or len(reader.problems) > problem_count else Trace(epochs, steps)
 
 
-def trace_problem(implementations: Sequence[Scalar], calls: Sequence[Scalar]) -> str | None:
-    """Return why an entry with these implementations and calls has no cell to trace, None if it has one."""
-    problems = [untraceable(str(implementation), str(call)) for implementation in implementations for call in calls]
-    return None if None in problems else problems[0]
+def trace_problem(implementations: Sequence[Scalar], calls: Sequence[Scalar], backends: Sequence[Scalar]) -> str | None:
+    """Return why an entry with these implementations, calls and backends has no cell to trace, None if it has one."""
+    problems = [untraceable(*map(str, values)) for values in product(implementations, calls, backends)]
+    return None if None in problems else next(iter(problems), None)
 
 
 def _epochs(reader: ValueReader, path: Path, value: object) -> list[int]:

@@ -292,7 +292,8 @@ def _cells(entry: Entry) -> Iterator[Cell]:
         settings = Settings(*arguments)
         together = instrument_keys.together(settings) if entry.stalls else ""
         task = entry.task.of(settings) if entry.task else None
-        trace = None if entry.trace is None or untraceable(settings.implementation, settings.call) else entry.trace
+        has_trace = entry.trace and not untraceable(settings.implementation, settings.call, settings.backend)
+        trace = entry.trace if has_trace else None
         yield Cell(settings, cell_id, *limits, task, trace, together=together, placement=placement)
 
 

@@ -24,7 +24,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Contract, Executor
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.machine import machine
-from keras_matrix.runner.machine.mounts import downloads, import_roots
+from keras_matrix.runner.machine.mounts import import_roots, user_datasets, user_downloads
 from keras_matrix.runner.machine.surroundings import processors
 from keras_matrix.runner.machine.tree_memory import end_leftovers
 from keras_matrix.runner.matrix.grammar import ANY_BACKEND
@@ -389,10 +389,9 @@ def dataset_dir(request: RunRequest) -> str | None:
     """Return the folder of the data sets; None for the default one on a machine with other files than this one."""
     if not request.executors.contract.local_files:
         return str(request.datasets) if request.datasets else None
-    home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
-    return str((request.datasets or home / "datasets").resolve())
+    return str((request.datasets or user_datasets()).resolve())
 
 
 def own_downloads(request: RunRequest) -> dict[str, str]:
     """Return the folders of the user's downloads by their place in a home; {} on a machine with other files."""
-    return downloads(os.environ, Path.home()) if request.executors.contract.local_files else {}
+    return user_downloads() if request.executors.contract.local_files else {}

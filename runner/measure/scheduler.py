@@ -24,7 +24,7 @@ from keras_matrix.analysis.surroundings.disturbance import cause_of, disturbed, 
 from keras_matrix.records.host.device_lists import GpuChoice
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import Settings, is_users
 from keras_matrix.records.store import Run
 from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import Job
@@ -448,7 +448,7 @@ class Scheduler:
             trace=planned.cell.trace if planned.repeat == TRACED_REPEAT else None,
             board=self._context.log_dir is not None and planned.cell.task is None,
             gpus=self._context.gpus or planned.cell.placement.gpus,
-            downloads={**self._context.downloads} if settings.script else {},
+            downloads={**self._context.downloads} if is_users(settings.workload) else {},
         )
 
 

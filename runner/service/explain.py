@@ -256,7 +256,7 @@ def _cell_side(run: Run, cell_id: str) -> CellSide:
 def _traced(explain_request: ExplainRequest, cell: Cell) -> Cell:
     """Return a cell that is measured in several processes, of which the first is traced. Raises `UsageError`."""
     cells.refuse_programs([cell], "which is not traced; compare two runs of it instead")
-    if problem := untraceable(cell.settings.implementation, cell.settings.call):
+    if problem := untraceable(cell.settings.implementation, cell.settings.call, cell.settings.backend):
         raise UsageError(f"explain: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
     trace = Trace(steps=explain_request.steps)
     return replace(cell, repeats=explain_request.repeats, precision_target=None, trace=trace)

@@ -85,7 +85,7 @@ def cell_to_trace(request: RunRequest, name: str) -> Cell:
     """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
     cell = chosen_cell(request, name, "; run it under a profiler with wrap: docs/tasks.md")
     refuse_programs([cell], "which is not traced")
-    if problem := untraceable(cell.settings.implementation, cell.settings.call):
+    if problem := untraceable(cell.settings.implementation, cell.settings.call, cell.settings.backend):
         raise UsageError(f"CELL: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
     return replace(cell, repeats=1, precision_target=None)
 

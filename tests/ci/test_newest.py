@@ -197,7 +197,8 @@ def machine(newest: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     for name in ("ci/lock", "ci/lock_markers.py", "ci/run_uv.py", "pyproject.toml", "docker/emulator.in"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "docker/emulator-override.in").touch()
+    for name in ("emulator-override.in", "keras2.in"):
+        (tmp_path / "docker" / name).touch()
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks/cpu.txt").write_text("keras==3\njax==1\n")
     (tmp_path / "locks/torch-build-cpu.txt").write_text("torch==2+cpu\n")

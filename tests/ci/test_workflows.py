@@ -67,7 +67,7 @@ def test_an_image_is_built_for_each_processor_of_its_lock() -> None:
     [patterns] = re.findall(r"^ *(arm64.*)\) built=amd64 ;;", refusal, re.MULTILINE)
     refused = {pattern.strip().partition(" ")[2] for pattern in patterns.split("|")}
     assert refused == {"*-gpu*", "*-tpu", "bigquery"}
-    one_processor = {name for name, names in machines.items() if len(names) == 1}
+    one_processor = {name for name, names in machines.items() if len(names) == 1} - {"keras2"}  # of no image
     assert one_processor == {name for name in machines if any(fnmatch(name, pattern) for pattern in refused)}
 
 

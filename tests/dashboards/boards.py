@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments import peaks
-from keras_matrix.records.schema import Evidence, Memory, Record, Status, Times
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.schema import Evidence, Memory, Record, Resolved, Status, Times
+from keras_matrix.records.settings import CALLS, COMPILED, PREDICT, Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.task import PREFIX, Goal, Metric, TaskRun
 from keras_matrix.runner.service.stored import update_findings
@@ -104,7 +105,15 @@ def _records(backend: str, night: int, other: str) -> list[Record]:
     failing = make_settings(backend=backend, workload=other)
     reason = f"timeout_s: the time limit of {other} passed"
     last = _failed(failing, reason) if backend == "torch" else _measured(failing, 0.03, 0, keras)
-    return [*plain, last, *_fc(backend), *_devices(backend), *_commands(backend, night), *_inputs(backend, night)]
+    return [
+        *plain,
+        last,
+        *_fc(backend),
+        *_devices(backend),
+        *_commands(backend, night),
+        *_inputs(backend, night),
+        *_calls(backend),
+    ]
 
 
 def _measured(settings: Settings, step_s: float, repeat: int, keras: str) -> Record:
@@ -132,6 +141,27 @@ def _commands(backend: str, night: int) -> list[Record]:
         TaskRun("train", ["train"], "speed", [Metric("speed", one, "images/s", goal=Goal.HIGHER)]) for one in speeds
     ]
     return [make_record(None, repeat, settings=settings, task=run) for repeat, run in enumerate(runs)]
+
+
+def _calls(backend: str) -> list[Record]:
+    """A model that predicts, called in each way of Keras's; on torch `jit` answers otherwise."""
+    resolved = Resolved(50, 32, "fork", "float32", parameters=1000, outputs_deviation=3e-7)
+    records = []
+    for call, part in zip(CALLS, (8.0, 1.0, 4.0, 0.5), strict=False):
+        settings = make_settings(backend=backend, workload="mnist_lstm", phase=PREDICT, call=call)
+        wrong = replace(resolved, outputs_deviation=0.02) if (backend, call) == ("torch", COMPILED) else resolved
+        for repeat in range(REPEATS):
+            call_s = step_time_s(backend, 0, repeat) * part
+            made = _measured(settings, call_s, repeat, "3.15.0")
+            times = replace(
+                made.times,
+                call_time_p50_s=call_s * 0.98,
+                call_time_p99_s=call_s * 1.6,
+                call_time_p50_interval_s=[call_s * 0.97, call_s * 0.99],
+                call_time_p99_interval_s=[call_s * 1.4, call_s * 1.8],
+            )
+            records.append(replace(made, times=times, resolved=wrong))
+    return records
 
 
 def _inputs(backend: str, night: int) -> list[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -60,6 +61,13 @@ def test_profiler_is_stopped_if_the_recorded_work_fails() -> None:
 def test_unknown_backend_has_no_profiler() -> None:
     with pytest.raises(TraceError, match="profiler_unavailable: theano: "):
         load("theano")
+
+
+def test_a_backend_that_does_not_train_has_no_profiler_and_says_which_have_one() -> None:
+    """Mutation: the module that is missing is named."""
+    text = "profiler_unavailable: only backends that train have a profiler (tensorflow, jax, torch), got openvino"
+    with pytest.raises(TraceError, match=re.escape(text)):
+        load("openvino")
 
 
 def test_single_file_of_a_profiler_is_moved_and_its_folder_removed(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_what_distinguishes_a_variant_has_columns_too(tmp_path: Path) -> None:
         "env": None,
         "implementation": None,
         "call": None,
+        "outputs": None,
         "torch_compile": None,
         "xla_flags": None,
         "matmul_precision": None,

@@ -51,6 +51,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "implementation": ["native"],
     "env": ["DATA_DIR=/data", "XLA_FLAGS=--xla_cpu_enable_fast_math=true"],
     "call": ["model"],
+    "outputs": ["device"],
     "torch_compile": ["mode=max-autotune"],
     "xla_flags": ["--xla_cpu_enable_fast_math=true"],
     "matmul_precision": ["high"],

@@ -28,6 +28,14 @@ def several() -> tuple[Any, Any]:
     return _ready(model), {"first": _values(FEATURES), "second": _values(2)}
 
 
+def product(size: int = 8) -> tuple[Any, Any]:
+    """A model that multiplies a matrix of so many samples by one of its size."""
+    inputs = keras.Input((size,))
+    return _ready(keras.Model(inputs, keras.layers.Dense(size, use_bias=False)(inputs))), np.ones(
+        (size, size), "float32"
+    )
+
+
 def texts() -> tuple[Any, Any]:
     """A model of texts, which TensorFlow alone has."""
     words = keras.Input((1,), dtype="string")

@@ -119,6 +119,7 @@ SELECT
       IF(c.implementation != 'keras', CONCAT(', implementation=', c.implementation), ''),
       IF(c.env != '', CONCAT(', env=', c.env), ''),
       IF(c.call != 'predict_on_batch', CONCAT(', call=', c.call), ''),
+      IF(c.outputs != 'host', CONCAT(', outputs=', c.outputs), ''),
       IF(c.torch_compile != '', CONCAT(', torch_compile=', c.torch_compile), ''),
       IF(c.xla_flags != '', CONCAT(', xla_flags=', c.xla_flags), ''),
       IF(c.matmul_precision != 'default', CONCAT(', matmul_precision=', c.matmul_precision), ''),
@@ -193,6 +194,7 @@ SELECT
     c.implementation AS implementation,
     c.env AS env,
     c.call AS call,
+    c.outputs AS outputs,
     c.torch_compile AS torch_compile,
     c.xla_flags AS xla_flags,
     c.matmul_precision AS matmul_precision

@@ -7,7 +7,7 @@ not yet computed, such as that of `model(x)`. Each compilation is counted here, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -68,6 +68,11 @@ class Adapter(BackendAdapter):
     def barrier(self, model: Any) -> None:
         pass
 
+    def wait(self, outputs: Any) -> None:
+        import keras
+
+        keras.tree.map_structure(self.to_host, outputs)  # what is not converted is not computed
+
     def resident(self, batch: Batch) -> Batch:
         return batch  # what it computes with is in host memory
 
@@ -92,6 +97,19 @@ class Adapter(BackendAdapter):
 
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         return function(*arrays)
+
+    def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
+        import keras
+
+        program: Any = None
+
+        def call(inputs: Any) -> Any:
+            nonlocal program
+            if program is None:  # not public: Keras compiles it once, for batches of any size
+                program = model._get_compiled_model(inputs)
+            return model._unpack_inference_outputs(program(keras.tree.flatten(inputs)).to_tuple())
+
+        return call
 
     def intra_op_threads(self) -> int | None:
         return self._threads

@@ -74,6 +74,12 @@ class Adapter(BackendAdapter):
     def barrier(self, model: Any) -> None:
         tf.test.experimental.sync_devices()
 
+    def wait(self, outputs: Any) -> None:
+        # On a CPU an operation returns when it is done, and the barrier is an operation of its own.
+        is_on_cpu = all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+        if not (is_on_cpu and tf.config.experimental.get_synchronous_execution()):
+            self.barrier(None)
+
     def resident(self, batch: Batch) -> Batch:
         return map_arrays(_tensor, _with_tuples(batch))
 

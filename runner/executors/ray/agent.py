@@ -25,7 +25,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import Machine
-from keras_matrix.records.settings import DEVICES, Settings
+from keras_matrix.records.settings import DEVICES, Settings, is_users
 from keras_matrix.records.trees import remove_tree, walk
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.errors import UsageError
@@ -36,7 +36,7 @@ from keras_matrix.runner.executors.ray import machines
 from keras_matrix.runner.executors.ray.machines import NodeFacts
 from keras_matrix.runner.executors.supervise.watch import Never, Watch
 from keras_matrix.runner.machine import machine, tree_memory
-from keras_matrix.runner.machine.mounts import downloads
+from keras_matrix.runner.machine.mounts import user_downloads
 from keras_matrix.runner.machine.surroundings import processors
 
 SHARED = ("compile_cache_dir", "autotune_dir", "cuda_cache_dir")
@@ -300,7 +300,7 @@ class Agent:
             ],
             host_roots=[root for root in job.import_roots if root in digest_by_root],
             dataset_dir=job.dataset_dir or str(_home() / "datasets"),
-            downloads=downloads(os.environ, Path.home()) if job.settings.script else {},
+            downloads=user_downloads() if is_users(job.settings.workload) else {},
             outputs_dir=self._made(CELLS, f"{job.nonce}-outputs") if job.outputs_dir is not None else None,
             **shared_folders,
         )

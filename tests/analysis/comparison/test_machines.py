@@ -12,6 +12,7 @@ import pytest
 
 from keras_matrix.analysis import findings
 from keras_matrix.analysis.comparison.machines import difference, noun
+from keras_matrix.analysis.comparison.ratios import text_of
 from keras_matrix.analysis.comparison.table import Row, summarise, table
 from keras_matrix.analysis.stats.sequential import LOOKS, levels
 from keras_matrix.analysis.stats.suite import suite
@@ -55,6 +56,15 @@ def records_at(
 def only(records: list[Record], **arguments: Any) -> Row:
     [row] = table(records, **arguments)
     return row
+
+
+def test_a_ratio_about_which_machines_disagree_says_so_instead_of_asking_for_repeats() -> None:
+    """Mutation: `text_of` reports too few repeats of every ratio without an interval."""
+    ratio = only(records_at([A, B, C], blocks=24, ratio=[1.1, 1.5, 2.0])).ratios[0]
+    text = text_of(ratio, "not separable from 1")
+    assert text.amount == f"{ratio.estimate.centre:.2f}x"
+    assert text.remark.startswith("the machines disagree: 1.10x at ")
+    assert str(text) == f"{text.amount} ({text.remark})"
 
 
 A, B, C = at("a"), at("b"), at("c", memory_bytes=(64 << 30) - (1 << 30))

@@ -14,11 +14,12 @@ from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.stats.suite import suite
-from keras_matrix.analysis.views.call_ladder import LIMITS, CallLadder, CallRung, call_ladders
+from keras_matrix.analysis.views.call_ladder import COLUMNS, LIMITS, CallLadder, CallRung, call_ladders
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report.page import call_tables, render
+from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.schema import Record, Resolved, Status
-from keras_matrix.records.settings import CALLS, ON_BATCH, PREDICT
+from keras_matrix.records.settings import CALLS, ON_BATCH, ON_DEVICE, PREDICT
 from keras_matrix.runner.cli.render.findings import as_document, call_lines, table_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record, make_settings
@@ -62,6 +63,25 @@ def test_ratios_are_to_predict_on_batch_and_paired_by_block() -> None:
     }
     assert found.sentence(found.rungs[2]) == (
         "jax: model takes 5.00x [5.00 5.00] of predict_on_batch's time; outputs equal"
+    )
+
+
+def test_without_an_interval_the_row_and_the_sentence_say_why() -> None:
+    found = ladder([record for name in (ON_BATCH, "model") for record in cell(name, 0.01, BLOCKS[:3])])
+    few = "(fewer than 5 repeats give no interval)"
+    assert found.rungs[1].ratio_text == f"1.00x {few}"
+    assert found.sentence(found.rungs[1]) == (f"jax: model takes 1.00x of predict_on_batch's time {few}; outputs equal")
+
+
+def test_compilations_in_the_measured_epochs_are_named_with_the_ratio_that_they_are_part_of() -> None:
+    calls = cell(ON_BATCH, 0.01) + cell("model", 0.5, found={"recompiles_timed": 24})
+    found = ladder(calls)
+    assert found.rungs[1].facts["recompilations"] == "24"
+    assert "recompilations" not in found.rungs[0].facts
+    assert found.rungs[1].ratio_text == "50.00x [50.00 50.00] (24 recompilations in a process)"
+    assert found.sentence(found.rungs[1]) == (
+        "jax: model takes 50.00x [50.00 50.00] of predict_on_batch's time (24 recompilations in a process); "
+        "outputs equal"
     )
 
 
@@ -125,6 +145,24 @@ def test_each_backend_and_work_has_its_own_ladder() -> None:
         ("jax", "mnist_mlp batch_size=8"),
     }
     assert len({one.key for one in found}) == 2
+
+
+def test_outputs_that_stay_on_the_device_make_a_ladder_of_their_own() -> None:
+    """Mutation: the identity of a ladder has no outputs, so that calls with other ends have a ratio."""
+    on_device = {"outputs": ON_DEVICE}
+    records = [
+        *(one for name in (ON_BATCH, "model", "jit") for one in cell(name, 0.01)),
+        *cell("model", 0.008, settings=on_device),
+        *cell("jit", 0.004, settings=on_device),
+    ]
+    there, on_host = call_ladders(table(records))
+    assert [(one.work, one.reference, len(one.rungs)) for one in (on_host, there)] == [
+        ("mnist_mlp outputs=host", ON_BATCH, 3),
+        ("mnist_mlp outputs=device", "model", 2),
+    ]
+    assert there.rungs[1].estimate is not None
+    assert there.rungs[1].estimate.centre == pytest.approx(0.5)
+    assert ladder(records[-2 * len(BLOCKS) :]).work == "mnist_mlp outputs=device"
 
 
 def test_other_calls_repeat_the_work_of_a_suite_and_are_left_out_of_its_mean() -> None:
@@ -194,9 +232,20 @@ def test_the_document_has_each_call_at_its_cell() -> None:
     assert calls[ON_BATCH]["over_reference"] is None
 
 
-def test_findings_have_the_ratio_of_each_call_but_the_reference() -> None:
-    found = [one for one in run_findings(result_table(table(both()))) if one.metric.startswith("call_over")]
-    assert [(one.metric, one.estimate) for one in found] == [("call_over_predict_on_batch", pytest.approx(2.0))]
+def test_findings_have_each_call_with_the_row_of_its_ladder_and_a_ratio_but_of_the_reference() -> None:
+    """Mutation: the identity of a ladder includes the call."""
+    records = both()
+    calls = [one for one in run_findings(result_table(table(records))) if one.kind is FindingKind.CALL]
+    assert {(one.facts["call"], one.metric): one.estimate for one in calls} == {
+        (ON_BATCH, "call_time_s"): pytest.approx(0.01 * 4 ** (1 / 5)),
+        (ON_BATCH, "outputs_deviation"): 0.0,
+        ("model", "call_time_s"): pytest.approx(0.02 * 4 ** (1 / 5)),
+        ("model", "outputs_deviation"): 3e-7,
+        ("model", "call_over_reference"): pytest.approx(2.0),
+    }
+    assert len({one.facts["ladder id"] for one in calls}) == 1
+    texts = {rung.call: dict(zip(COLUMNS, rung.texts, strict=True)) for rung in ladder(records).rungs}
+    assert all(texts[one.facts["call"]].items() <= one.facts.items() for one in calls)
 
 
 def test_each_precision_has_a_limit() -> None:

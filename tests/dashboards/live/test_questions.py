@@ -12,7 +12,9 @@ from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats import cell_statistics
+from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.charts.picture import Dot
+from keras_matrix.dashboards.charts.pictures import ladder_pictures
 from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.app.application import Application
@@ -24,6 +26,7 @@ from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.run_files import shipped
 from keras_matrix.records.schema import Resolved, Status
+from keras_matrix.records.settings import CALLS
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import NOTHING
 from keras_matrix.uploader.cli.main import main as uploader
@@ -83,6 +86,22 @@ SHOWN: Mapping[str, tuple[FindingKind, Mapping[str, tuple[str, str]]]] = {
             "interference_share": ("input.interference_share", "estimate"),
             "input_bound_share": ("input.input_bound_share", "estimate"),
             "ceiling_speed_up": ("input.ceiling_speed_up", "estimate"),
+        },
+    ),
+    "calls": (
+        FindingKind.CALL,
+        {
+            "call_time_s": ("call_time_s", "estimate"),
+            "call_time_p50_s": ("call_time_p50_s", "estimate"),
+            "p50_low": ("call_time_p50_s", "low"),
+            "p50_high": ("call_time_p50_s", "high"),
+            "call_time_p99_s": ("call_time_p99_s", "estimate"),
+            "p99_low": ("call_time_p99_s", "low"),
+            "p99_high": ("call_time_p99_s", "high"),
+            "outputs_deviation": ("outputs_deviation", "estimate"),
+            "ratio": ("call_over_reference", "estimate"),
+            "low": ("call_over_reference", "low"),
+            "high": ("call_over_reference", "high"),
         },
     ),
     "device_scaling": (
@@ -346,6 +365,56 @@ def test_several_devices_show_speed_up_efficiency_and_whether_the_step_is_that_o
         "jax": "profiled",
         "torch": "timed",
     }
+
+
+def test_calls_are_strips_by_backend_with_the_texts_of_their_ladder(warehouse: LocalWarehouse) -> None:
+    """Mutation: a call that is not compared has the figure of its mean times."""
+    rows = answer(warehouse, questions()["calls"], DashboardFilter()).dicts()
+    [picture] = panels.panel(questions()["calls"], rows).pictures
+    assert picture.title == "mnist_lstm"
+    assert [strip.backend for strip in picture.strips] == [
+        f"{backend}, {call}" for backend in TRAINING_BACKENDS for call in CALLS
+    ]
+    strips = {strip.backend: strip for strip in picture.strips}
+    assert [(name, strips[name].figure, strips[name].notes) for name in ("torch, predict_on_batch", "torch, jit")] == [
+        (
+            "torch, predict_on_batch",
+            "1",
+            ["the others are divided by it", "p50 39.2 ms, p99 64.0 ms", "first call 1.00 s", "outputs equal to 3e-7"],
+        ),
+        (
+            "torch, jit",
+            "-",
+            [
+                "not compared: outputs differ by 2e-2, more than 1e-4",
+                "p50 19.6 ms, p99 32.0 ms",
+                "first call 1.00 s",
+                "outputs differ by 2e-2, more than 1e-4",
+            ],
+        ),
+    ]
+    assert (strips["jax, model"].figure, strips["jax, model"].notes[0]) == ("4.00x", "[4.00 4.00]")
+
+
+def test_the_report_has_the_strips_of_the_dashboard(warehouse: LocalWarehouse, results: Results) -> None:
+    rows = answer(warehouse, questions()["calls"], DashboardFilter()).dicts()
+    shown = result_table(table(results.runs()[-1].load()[0]))
+    assert ladder_pictures(shown.works) == panels.panel(questions()["calls"], rows).pictures
+
+
+def test_a_call_of_an_older_run_is_left_out_of_its_ladder(warehouse: LocalWarehouse) -> None:
+    rows = answer(warehouse, questions()["calls"], DashboardFilter(backend="jax")).dicts()
+    older = [{**row, "run_id": "20250101T000000Z-0000"} if row["call"] == "model" else row for row in rows]
+    [picture] = panels.panel(questions()["calls"], older).pictures
+    assert "jax, model" not in [strip.backend for strip in picture.strips]
+    assert len(picture.strips) == len(CALLS) - 1
+
+
+def test_works_of_one_title_have_a_picture_each_with_its_id(warehouse: LocalWarehouse) -> None:
+    rows = answer(warehouse, questions()["calls"], DashboardFilter(backend="jax")).dicts()
+    two = [*rows, *({**row, "ladder_id": "0" * 16} for row in rows)]
+    titles = {picture.title for picture in panels.panel(questions()["calls"], two).pictures}
+    assert titles == {f"mnist_lstm (work {row['ladder_id']})" for row in two}
 
 
 def test_verdict_of_a_step_that_is_not_fit_is_marked(warehouse: LocalWarehouse) -> None:

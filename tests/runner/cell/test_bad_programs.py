@@ -26,7 +26,7 @@ REASONS = {
     "in_a_process.py": "it started another process at in_a_process.py:6, whose calls are not seen: measure the program",
     "in_a_worker.py": "it started another process at in_a_worker.py:16, whose calls are not seen: measure the program",
     "exits.py": "the program ended by sys.exit('no data set was given') without a call of fit in its own process",
-    "asks.py": "nobody answers input() in a measured program: give it the text as an argument",
+    "asks.py": "nobody answers input() in what is measured: give it the text as an argument",
     "downloads.py": "of your home folder a cell finds ~/.keras/models and ~/.keras/datasets",
     "chatty.py": "the program ended by sys.exit('the end') without a call of fit",
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.analysis.views.call_ladder import LIMITS
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.cli.main import main
 from tests.backends import APART
@@ -54,7 +55,7 @@ def test_built_in_and_own_models_predict(tmp_path: Path) -> None:
         assert record.status in MEASURED, record.reason
         assert (record.device.platform, record.device.name) == ("cpu", "CPU")
         assert record.times.step_time_s > 0
-        assert record.times.call_time_p50_s <= record.times.call_time_p99_s
+        assert (record.times.call_time_p50_s, record.times.call_time_p99_s) == (None, None), "of three calls"
         assert record.times.compile_time_s > 0
         assert (record.resolved.intra_op_threads, record.resolved.recompiles_timed) == (1, 0)
         assert record.work.weight_platforms == record.work.output_platforms == ["cpu"]
@@ -65,6 +66,45 @@ def test_built_in_and_own_models_predict(tmp_path: Path) -> None:
 def test_a_call_of_the_model_compiles_its_result_anew_each_time(tmp_path: Path) -> None:
     [record] = measured(tmp_path, "  - {workload: 'work:build', params: {called: true}, feed: host_fed}\n")
     assert record.resolved.recompiles_timed == 3
+
+
+def test_each_call_answers_as_the_model_and_model_x_compiles_at_each_call(tmp_path: Path) -> None:
+    """Mutation: `jit` compiles at each call, or `outputs: device` ends before OpenVINO has computed."""
+    cells = "  - {workload: mnist_mlp, call: [predict, predict_on_batch, model, jit]}\n"
+    cells += "  - {workload: mnist_mlp, call: [model, jit], outputs: device}\n"
+    records = measured(tmp_path, cells)
+    assert [record.reason for record in records if record.status not in MEASURED] == []
+    found = {(record.settings.call, record.settings.outputs): record for record in records}
+    assert len(found) == 6
+    for record in records:
+        assert (record.resolved.outputs_problem, record.work.samples_per_step) == (None, 4)
+        assert 0 <= record.resolved.outputs_deviation <= LIMITS["float32"]
+    recompiles = {key: record.resolved.recompiles_timed for key, record in found.items()}
+    steps = 3
+    assert recompiles == {
+        **{(call, "host"): 0 for call in ("predict", "predict_on_batch", "jit")},
+        **{("model", outputs): steps for outputs in ("host", "device")},
+        ("jit", "device"): 0,
+    }
+
+
+ENVIRONMENTS = [f"--{side}-env={APART['openvino']}" for side in ("base", "new")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["trace", "openvino:mnist_mlp", "--python", ENVIRONMENT],
+        ["explain", "--cell", "openvino:mnist_mlp", *ENVIRONMENTS],
+    ],
+)
+def test_a_cell_without_a_profiler_is_refused_before_it_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (tmp_path / "matrix.yaml").write_text(f"{HEAD}  - workload: mnist_mlp\n")
+    places = ["--matrix", str(tmp_path / "matrix.yaml"), "--results", str(tmp_path / "results")]
+    assert main([*command, *places]) == 2
+    assert "only backends that train have a profiler (tensorflow, jax, torch), got openvino" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

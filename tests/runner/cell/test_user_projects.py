@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_matrix.records.backends import TRAINING_BACKENDS
@@ -78,6 +79,47 @@ def test_a_mistake_in_a_users_file_is_one_reason_with_its_file_and_line(tmp_path
     assert {name: reason(record) for name, record in records.items()} == {
         name: expected and expected.format(tmp_path) for name, expected in REASONS.items()
     }
+
+
+READS_DOWNLOADS = """\
+from pathlib import Path
+
+import keras
+import numpy as np
+
+
+def build():
+    x = np.load(keras.utils.get_file("mine.npy", origin="http://127.0.0.1:9/mine.npy"))
+    weights = Path.home() / ".cache" / "huggingface" / "hub" / "models--mine" / "weights.npy"
+    assert np.load(Path.home() / "tensorflow_datasets" / "mine.npy").shape == np.load(weights).shape == x.shape
+    weights.write_bytes(b"others")
+    (Path.home() / "tensorflow_datasets" / "new.npy").write_bytes(b"new")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model, x, np.ones((8, 1))
+"""
+
+
+@pytest.mark.parametrize("start", ["fresh", "fork"])
+def test_build_finds_earlier_downloads_and_leaves_them_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    """Mutation: the downloads are handed to programs alone, or the home of a fork server is searched."""
+    home = tmp_path / "user"
+    places = (".keras/datasets", "tensorflow_datasets", ".cache/huggingface/hub/models--mine")
+    files = [home / place / name for place, name in zip(places, ("mine.npy", "mine.npy", "weights.npy"), strict=True)]
+    for path in files:
+        path.parent.mkdir(parents=True)
+        np.save(path, np.ones((8, 2)))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("KERAS_HOME", raising=False)
+    before = [path.read_bytes() for path in files]
+    (tmp_path / "own.py").write_text(READS_DOWNLOADS)
+    (tmp_path / "matrix.yaml").write_text(f"{MATRIX}  - workload: own:build\n")
+    assert run(tmp_path, "--start", start) == 0
+    assert [reason(record) for record in counted_records(tmp_path)] == [None]
+    assert [path.read_bytes() for path in files] == before
+    assert not (home / "tensorflow_datasets" / "new.npy").exists()
 
 
 def reason(record: Record) -> str | None:

@@ -46,7 +46,13 @@ def test_defaults_that_a_program_does_not_take_are_not_applied_to_it() -> None:
 
 def test_every_setting_is_taken_by_a_call_of_a_program_or_refused_by_its_name() -> None:
     values = {"feed": "device_resident", "page_cache": "cold", "remat": "full", "distribution": "model"}
-    values |= {"implementation": "native", "data": "digits", "input_timers": "true", "call": "model"}
+    values |= {
+        "implementation": "native",
+        "data": "digits",
+        "input_timers": "true",
+        "call": "model",
+        "outputs": "device",
+    }
     others = set(SETTINGS) - OF_PROGRAMS
     assert others > frozenset().union(*OF_CALLS.values())
     for call, taken_keys in OF_CALLS.items():

@@ -10,7 +10,7 @@ import pytest
 
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix import catalog
-from keras_matrix.runner.matrix.reader import Cell, expand, load
+from keras_matrix.runner.matrix.reader import Cell, expand, load, parse
 from keras_matrix.runner.plan.plan import plan_id
 
 CATALOG = catalog.load(Path(__file__).parents[1] / "catalog.json")
@@ -66,6 +66,13 @@ def test_default_trace_applies_to_every_entry_and_include_replaces_it(cells_of: 
 def test_only_the_default_call_is_traced(cells_of: Cells) -> None:
     both = cells_of("cells:\n  - {workload: mnist_mlp, phase: predict, call: [model, predict_on_batch], trace: {}}\n")
     assert {cell.settings.call: cell.trace for cell in both} == {"model": None, "predict_on_batch": Trace()}
+
+
+def test_only_the_cells_of_backends_with_a_profiler_are_traced() -> None:
+    """Mutation: a cell of OpenVINO is measured for its trace, and warns of a module that is missing."""
+    text = "version: 1\nbackends: [jax, openvino]\ncells:\n  - {workload: mnist_mlp, phase: predict, trace: {}}\n"
+    every = expand(parse(Path("matrix.yaml"), text.encode(), CATALOG))
+    assert {cell.settings.backend: cell.trace for cell in every} == {"jax": Trace(), "openvino": None}
 
 
 def test_only_the_cells_of_keras_are_traced(cells_of: Cells) -> None:

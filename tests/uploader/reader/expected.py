@@ -28,6 +28,7 @@ LATER_DEFAULTS = {
     "implementation": "keras",
     "env": "",
     "call": "predict_on_batch",
+    "outputs": "host",
     "torch_compile": "",
     "xla_flags": "",
     "matmul_precision": "default",

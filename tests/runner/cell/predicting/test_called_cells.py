@@ -12,7 +12,7 @@ import pytest
 from keras_matrix.analysis.views.call_ladder import LIMITS
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED, Record, Status
-from keras_matrix.records.settings import CALLS, COMPILED, DIRECT, ON_BATCH, PREDICT, WHOLE
+from keras_matrix.records.settings import CALLS, COMPILED, DEVICE_CALLS, DIRECT, ON_BATCH, ON_DEVICE, PREDICT, WHOLE
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from tests.conftest import make_settings
 from tests.real_cells import real_cell
@@ -58,6 +58,20 @@ def test_each_call_is_timed_and_answers_as_the_model(cell: CellOf, backend: str,
     assert p50_s is not None
     assert ends_s[0] <= p50_s <= ends_s[1]
     assert (record.times.call_time_p99_s, record.times.call_time_p99_interval_s) == (None, []), "of 24 calls"
+
+
+@pytest.mark.one_backend
+@pytest.mark.parametrize("name", ["mnist_mlp", "several"])
+@pytest.mark.parametrize("call", DEVICE_CALLS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_outputs_may_stay_on_the_device(cell: CellOf, backend: str, call: str, name: str) -> None:
+    """Mutation: the outputs of the device are compared with those of the model without a copy on the host."""
+    workload = BUILT_IN if name == "mnist_mlp" else own(name)
+    record = measured(cell(**workload, backend=backend, call=call, outputs=ON_DEVICE))
+    assert record.resolved is not None
+    assert record.work is not None
+    assert (record.resolved.outputs_problem, record.work.samples_per_step) == (None, BATCH)
+    assert 0 <= (record.resolved.outputs_deviation or 0.0) <= LIMITS["float32"]
 
 
 @pytest.mark.parametrize("call", [DIRECT, COMPILED])

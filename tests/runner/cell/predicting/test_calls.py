@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_matrix.records.epoch_figures import call_interval, call_quantile
-from keras_matrix.records.settings import CALLS, COMPILED, DIRECT, ON_BATCH, WHOLE
+from keras_matrix.records.settings import CALLS, COMPILED, DEVICE_CALLS, DIRECT, ON_BATCH, ON_DEVICE, WHOLE
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.predicting import WAYS, Predicting, deviation_of, inference_arguments
 from tests.conftest import make_settings
@@ -49,7 +49,8 @@ class FakeBackend:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
-        self.forwards = 0
+        self.forwards = self.copies = 0
+        self.waits: list[Any] = []
 
     def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
         self.forwards += 1
@@ -62,14 +63,19 @@ class FakeBackend:
         return program
 
     def to_host(self, array: Any) -> Any:
+        self.copies += 1
         return np.array(array)
+
+    def wait(self, outputs: Any) -> None:
+        self.waits.append(outputs)
 
     def resident(self, batch: Any) -> Any:
         return batch
 
 
-def work(call: str, model: FakeModel, backend: FakeBackend) -> Predicting:
-    job: Any = SimpleNamespace(settings=make_settings(phase="predict", call=call, backend="jax", batch_size=3))
+def work(call: str, model: FakeModel, backend: FakeBackend, **changes: Any) -> Predicting:
+    settings = make_settings(phase="predict", call=call, backend="jax", batch_size=3, **changes)
+    job: Any = SimpleNamespace(settings=settings)
     built: Any = SimpleNamespace(model=model)
     return Predicting(built, backend, job, None)  # type: ignore[arg-type]
 
@@ -87,6 +93,18 @@ def test_each_way_calls_the_model_once_and_ends_in_numpy(call: str, expected: ob
     model = FakeModel()
     outputs = work(call, model, FakeBackend())._call(INPUTS)
     assert (type(outputs), outputs.tolist(), model.calls) == (np.ndarray, (INPUTS * 2).tolist(), expected)
+
+
+@pytest.mark.parametrize("call", DEVICE_CALLS)
+def test_outputs_on_the_device_end_a_call_once_they_are_computed_and_are_copied_to_be_compared_only(call: str) -> None:
+    """Mutation: the call ends before the device has computed them, or with a copy of them."""
+    backend = FakeBackend()
+    calling = work(call, FakeModel(), backend, outputs=ON_DEVICE)
+    outputs = calling._call(INPUTS)
+    assert (backend.waits, backend.copies) == ([outputs], 0)
+    calling._fed = [(INPUTS,)]
+    assert calling.outputs() == (0.0, None)
+    assert backend.copies == 2
 
 
 def test_there_is_a_way_for_each_value_of_the_setting() -> None:

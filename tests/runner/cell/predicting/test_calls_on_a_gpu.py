@@ -1,0 +1,54 @@
+"""Calls of a model on a GPU, which computes while Python goes on: each ends when it has computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.backends import TRAINING_BACKENDS
+from keras_matrix.records.schema import MEASURED
+from keras_matrix.records.settings import CALLS, DEVICE_CALLS, ON_DEVICE, ON_HOST, PREDICT
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from tests.conftest import make_settings
+from tests.real_cells import real_cell
+
+pytestmark = pytest.mark.gpu
+LARGE = 8192  # rows of a product of 1.1 TFLOP
+FASTEST_FLOP_PER_S = 5e15  # above any GPU in float32 and TF32, so that no call of the model can take less
+ENDS = [(call, ON_HOST) for call in CALLS] + [(call, ON_DEVICE) for call in DEVICE_CALLS]
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[ProcessExecutor]:
+    if not Path("/dev/nvidia0").exists():
+        pytest.skip("there is no NVIDIA GPU here")
+    made = ProcessExecutor()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("call", "outputs"), ENDS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
+def test_no_call_is_faster_than_the_gpu_can_compute(
+    executor: ProcessExecutor, tmp_path: Path, backend: str, call: str, outputs: str
+) -> None:
+    """Mutation: a call with outputs on the device ends as soon as it is dispatched."""
+    if why := executor.missing(backend, "gpu"):
+        pytest.skip(why)
+    changes = {"backend": backend, "call": call, "outputs": outputs, "device": "gpu", "phase": PREDICT, "epochs": 3}
+    settings = make_settings(
+        workload="tests.workloads.called:product",
+        params={"size": LARGE},
+        batch_size=LARGE,
+        samples=LARGE,
+        steps_per_epoch=8,
+        **changes,
+    )
+    record = real_cell(executor, tmp_path / "cell", settings, 8)
+    assert record.status in MEASURED, record.reason
+    assert record.device is not None
+    assert record.device.platform == "gpu"
+    assert record.times.step_time_s is not None
+    assert record.times.step_time_s > 2 * LARGE**3 / FASTEST_FLOP_PER_S
