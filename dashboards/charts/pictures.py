@@ -94,7 +94,9 @@ def memory_pictures(rows: Sequence[Row]) -> list[StripPicture]:
 def ladder_pictures(works: Iterable[WorkView]) -> list[StripPicture]:
     """Return a picture for each work whose model is called in several ways, on all backends."""
     groups: dict[str, tuple[str, list[CallFigures]]] = {}
-    for view in (view for work in works for view in work.cells if view.call):
+    for view in (view for work in works for view in work.cells):
+        if view.call is None:
+            continue
         ladder, rung = view.call
         percentiles = {name: ends_of(estimate) for name, estimate in (("p50", rung.p50), ("p99", rung.p99)) if estimate}
         figures = CallFigures(
