@@ -37,8 +37,8 @@ SIZES_MB = {
     "tf-cpu-ray": (1718, 1844),
     "jax-cpu-ray": (1015, 1121),
     "torch-cpu-ray": (1297, 1433),
-    "dashboard": (307, 359),
-    "uploader": (137, 182),
+    "dashboard": (289, 342),
+    "uploader": (119, 164),
 }
 # The image of a lock that was resolved and installed, but not built.
 NOT_BUILT = ("openvino-cpu",)
@@ -85,7 +85,7 @@ extra (`pip install keras-matrix[jax-gpu-cuda13]`), without a service. Proofs of
 ## Sizes
 
 What an image has in addition to its base, and how much of that is the packages of its lock. `ci/images` prints both,
-and refuses more than 1.15 times the packages and 100 MB (`uploader`: 250 MB). With CUDA it is 5 to 7 GB, most of it
+and refuses more than 1.15 times the packages and 100 MB (`uploader`: 178 MB). With CUDA it is 5 to 7 GB, most of it
 CUDA's wheels (not built since).
 
 {sizes}

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.machine import tree_memory
 from keras_matrix.uploader.local import parquet
@@ -23,6 +24,7 @@ from keras_matrix.uploader.local import parquet
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "multiprocessing.spawn"}
 frozen_count = gc.get_freeze_count
 _fsync, _scans, _facts = os.fsync, tree_memory.EMPTY_SCANS, interpreter._facts
+_absent = interpreter.Interpreter.absent
 _running: list[str] = []  # the unit test, if one runs
 
 
@@ -38,12 +40,14 @@ def enter(name: str | None) -> None:
     """Apply the rules to the unit test that begins, or lift them for a test of another tier, which gives no name.
 
     `os.fsync` returns at once, since no power fails: it took a third of many tests. One scan of /proc looks for
-    processes that a session left, not three. The versions installed for this Python are not asked of another process.
+    processes that a session left, not three. What is installed for this Python is not asked of another process, and the
+    backends that train count as installed for it.
     """
     _running[:] = [name] if name else []
     os.fsync = os.fstat if name else _fsync
     tree_memory.EMPTY_SCANS = 1 if name else _scans
     interpreter._facts = _facts_here if name else _facts
+    interpreter.Interpreter.absent = _absent_here if name else _absent  # type: ignore[method-assign]
 
 
 def freeze() -> None:
@@ -98,3 +102,9 @@ def _facts_here(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
         return _facts(python, packages)
     absent = [name for name in packages if importlib.util.find_spec(name) is None]
     return {"python": list(sys.version_info[:3]), "absent": absent, "versions": interpreter.installed_versions()}
+
+
+def _absent_here(python: interpreter.Interpreter, packages: Iterable[str]) -> list[str]:
+    """Count the backends that train as installed here: no unit test runs one, and some Pythons have no build of one."""
+    here = python.python == sys.executable
+    return [name for name in _absent(python, packages) if not here or name not in TRAINING_BACKENDS]

@@ -284,7 +284,7 @@ def read_sections(path: Path) -> dict[str, CfgSection]:
     try:
         parser.read_string(text, str(path))
     except configparser.Error as error:
-        raise MatrixError([_syntax_problem(path, error, lines)]) from error
+        raise MatrixError([_syntax_problem(path, error, text)]) from error
     shared_keys = frozenset(parser.defaults())
     return {name: CfgSection(path, name, dict(parser.items(name)), shared_keys, lines) for name in parser.sections()}
 
@@ -342,7 +342,7 @@ def _text(path: Path) -> str:
         raise MatrixError([f"{path}: must be UTF-8, got {byte_text}"]) from error
 
 
-def _syntax_problem(path: Path, error: configparser.Error, lines: Lines) -> str:
+def _syntax_problem(path: Path, error: configparser.Error, text: str) -> str:
     if isinstance(error, configparser.DuplicateSectionError):
         return f"{path}:{error.lineno}: [{error.section}]: must not appear twice; rename or remove one"
     if isinstance(error, configparser.DuplicateOptionError):
@@ -350,10 +350,13 @@ def _syntax_problem(path: Path, error: configparser.Error, lines: Lines) -> str:
     if isinstance(error, configparser.MissingSectionHeaderError):
         return f"{path}:{error.lineno}: must begin with the [name] of a task, got {error.line.strip()!r}"
     if isinstance(error, configparser.ParsingError) and error.errors:
-        number, line = error.errors[0]
+        number = error.errors[0][0]
+        line = list(io.StringIO(text))[number - 1].strip()  # the error has it quoted before Python 3.13, then as it is
         sections_before = [
-            (line_number, section) for (section, key), line_number in lines.items() if not key and line_number < number
+            (line_number, section)
+            for (section, key), line_number in lines_of(text).items()
+            if not key and line_number < number
         ]
         section = max(sections_before)[1] if sections_before else ""
-        return f"{path}:{number}: [{section}]: must be key = value, got {line}"
+        return f"{path}:{number}: [{section}]: must be key = value, got {line!r}"
     return f"{path}: must be a .cfg file: {' '.join(str(error).split())}"

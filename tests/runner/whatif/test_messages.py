@@ -63,7 +63,7 @@ def model(folder: Path) -> Path:
 
 def damaged_model(folder: Path) -> object:
     path = model(folder)
-    path.write_text(path.read_text()[:-20])
+    path.write_text(path.read_text()[:1])  # the length of its numbers depends on the version of NumPy
     return cost_data.read(path)
 
 

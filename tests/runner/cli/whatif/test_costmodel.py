@@ -87,5 +87,9 @@ def test_what_is_printed_of_a_cost_model(folder: Path, transcript: Transcript, g
         "costmodel train graph --peaks text.json",
         *(f"costmodel show {name}" for name in ("missing.json", "empty", "text.json", "other.json", "old.json")),
     )
-    # What the regression has learned depends on its library; the tests above check it.
-    golden.check("costmodel.txt", re.sub(r"[\d.]+ % / [\d.]+ % / [\d.]+ %", "N % / N % / N %", transcript.text))
+    # What the regression has learned depends on its library, as does the width of a column; the tests above check it.
+    text = re.sub(r"[\d.]+ % / [\d.]+ % / [\d.]+ %", "N % / N % / N %", transcript.text)
+    table = re.sub(
+        r"^.*(N %|new device  predicted).*$", lambda line: re.sub("  +", "  ", line[0]), text, flags=re.MULTILINE
+    )
+    golden.check("costmodel.txt", table)
