@@ -175,8 +175,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if (mark := item.get_closest_marker("nightly")) and not NIGHTLY:
             item.add_marker(pytest.mark.skip(reason=f"{mark.kwargs.get('why', 'takes minutes')}: set NIGHTLY=1"))
         names = {mark.name for mark in item.iter_markers()}
+        if names >= {"emulated_at_night", "emulator"} and not NIGHTLY:
+            item.add_marker(pytest.mark.skip(reason="only with the fake service for every change: set NIGHTLY=1"))
         if "process" not in names and (without := names & {"smoke", "alone"}):
             raise pytest.UsageError(f"{item.nodeid}: marked {without.pop()} but not process; add @pytest.mark.process")
+        if "process" in names and isinstance(item, pytest.Function) and "measured_once" not in item.fixturenames:
+            item.fixturenames.insert(0, "measured_once")
         if unnamed := names & TIERS - words_about(item.path):
             raise pytest.UsageError(f"{item.nodeid}: its file does not name its mark {unnamed.pop()}; write it there")
     runnable = []
@@ -265,6 +269,14 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         pytest.fail(f"the test leaves the process in {folder}; use monkeypatch.chdir, and no monkeypatch.undo after it")
     if item.get_closest_marker("google_client") and not (nextitem and nextitem.get_closest_marker("google_client")):
         gc.collect()
+
+
+@pytest.fixture
+def measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure no block a second time because other tests disturbed it: every process test has this fixture."""
+    from keras_matrix.runner.measure import scheduler
+
+    monkeypatch.setattr(scheduler, "MOST_REPLACEMENTS", 0)
 
 
 @pytest.fixture

@@ -14,7 +14,10 @@ from tests.one_backend import left_to_the_night
 BACKENDS = ("tensorflow", "jax", "torch")
 
 
-def item(test: str, case: str, backend: str | None, mark: object = True) -> Any:
+MARK = SimpleNamespace(args=())
+
+
+def item(test: str, case: str, backend: str | None, mark: object = MARK) -> Any:
     identifier = "-".join(part for part in (case, backend) if part)
     return SimpleNamespace(
         nodeid=f"tests/test_a.py::{test}[{identifier}]",
@@ -35,6 +38,20 @@ def test_each_case_runs_on_one_backend_and_the_cases_are_dealt_out_over_all(seed
     assert all(
         identifier.replace(identifier.rpartition("-")[2], f"{chosen}]") in run for identifier, chosen in left.items()
     )
+
+
+def test_one_case_runs_on_the_backend_with_the_cheapest_cells() -> None:
+    items = [item("test_x", "a", backend) for backend in BACKENDS]
+    assert {chosen for _, chosen in left_to_the_night(items)} == {"torch"}
+    assert {chosen for _, chosen in left_to_the_night(items[:2])} == {"tensorflow"}
+
+
+def test_cases_are_dealt_out_over_the_backends_that_the_mark_names() -> None:
+    mark = SimpleNamespace(args=("jax", "openvino", "tensorflow"))
+    items = [item("test_x", case, backend, mark) for case in ("a", "b", "c") for backend in BACKENDS]
+    left = {left.nodeid: chosen for left, chosen in left_to_the_night(items)}
+    run = [one.nodeid.partition("[")[2] for one in items if one.nodeid not in left]
+    assert run == ["a-jax]", "b-tensorflow]", "c-jax]"]
 
 
 def test_tests_without_the_mark_run_on_every_backend() -> None:

@@ -11,19 +11,13 @@ from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.measure import scheduler
 from tests.programs.corpus import Program, corpus
 from tests.sessions import counted_records
 
 pytestmark = pytest.mark.process
-# A step of two networks, nested inputs and targets with weights, no targets, a project of several files, words.
-SOME = ("gan", "package", "several_outputs", "text", "vae")
-
-
-@pytest.fixture(autouse=True)
-def _once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure no program again because other tests disturbed it: no figure is looked at."""
-    monkeypatch.setattr(scheduler, "MOST_REPLACEMENTS", 0)
+# A step of two networks, nested inputs and targets with weights, no targets; a project of several files is among the
+# programs of test_programs.py.
+SOME = ("gan", "several_outputs", "vae")
 
 
 @pytest.mark.one_backend

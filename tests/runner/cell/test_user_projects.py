@@ -10,26 +10,31 @@ import pytest
 from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.runner.cli.main import main
+from tests.conftest import NIGHTLY
 from tests.projects.layouts import lay_out
 from tests.sessions import counted_records
 
 pytestmark = pytest.mark.process
-MATRIX = "version: 1\ndefaults: {repeats: 1, epochs: 2, steps_per_epoch: 2, batch_size: 4}\nbackends: [jax]\ncells:\n"
+MATRIX = "version: 1\ndefaults: {repeats: 1, epochs: 2, steps_per_epoch: 2, batch_size: 4}\nbackends: [torch]\ncells:\n"
 
 
 def run(folder: Path, *arguments: str) -> int:
     return main(["--matrix", str(folder / "matrix.yaml"), "--results", str(folder / "results"), *arguments])
 
 
-@pytest.mark.parametrize(("layout", "start"), [("flat", "fresh"), ("src", "fork")])
+@pytest.mark.parametrize(
+    ("layout", "start", "backends"),
+    [("flat", "fresh", TRAINING_BACKENDS if NIGHTLY else ("torch",)), ("src", "fork", TRAINING_BACKENDS)],
+    ids=["flat", "src"],
+)
 def test_a_project_with_our_package_names_is_measured_on_every_backend(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, start: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, start: str, backends: tuple[str, ...]
 ) -> None:
     lay_out(tmp_path, layout)
     monkeypatch.chdir(tmp_path)
-    assert run(tmp_path, "--start", start) == 0
+    assert run(tmp_path, "--start", start, *(f"--backend={backend}" for backend in backends)) == 0
     records = counted_records(tmp_path)
-    assert {record.settings.backend for record in records} == set(TRAINING_BACKENDS)
+    assert {record.settings.backend for record in records} == set(backends)
     assert [record.reason for record in records if record.status not in MEASURED] == []
 
 

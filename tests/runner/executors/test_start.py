@@ -75,7 +75,7 @@ def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tupl
     assert forked.memory.peak_host_memory_bytes == pytest.approx(fresh.memory.peak_host_memory_bytes, rel=0.15)
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend("torch")
 @pytest.mark.alone  # bound to one CPU itself, the test could not check the CPUs of its cell
 @pytest.mark.parametrize("start", ["fork", "fresh"])
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
@@ -97,7 +97,7 @@ def test_every_thread_of_a_pinned_cell_is_bound_to_its_cpus(
     """Pools that a backend or NumPy makes while it is imported are held too: the server was pinned before."""
     last = max(os.sched_getaffinity(0))
     settings = make_settings(
-        workload="tests.workloads.misbehaving:threads_received", cpus=device_lists.cpu_text([last])
+        backend="torch", workload="tests.workloads.misbehaving:threads_received", cpus=device_lists.cpu_text([last])
     )
     folder = tmp_path / start
     folder.mkdir()

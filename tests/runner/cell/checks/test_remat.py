@@ -71,7 +71,7 @@ def test_what_keras_cannot_compute_again_is_unsupported(cell: CellOf, backend: s
 
 def test_mode_that_applies_to_no_layer_is_unsupported(cell: CellOf) -> None:
     """Mutation: `check_remat` accepts a model without such layers."""
-    record = cell("no_layers", backend="jax", remat="activations")
+    record = cell("no_layers", backend="torch", remat="activations")
     assert record.status is Status.UNSUPPORTED
     assert "remat: must be none, since build() makes no layer itself, got activations" in (record.reason or "")
 
@@ -88,12 +88,12 @@ def test_gradients_of_several_steps_change_the_weights_once(cell: CellOf, backen
 
 
 def test_the_workloads_own_number_stays_and_is_stated(cell: CellOf) -> None:
-    found = resolved(cell("accumulating", backend="jax"))
+    found = resolved(cell("accumulating", backend="torch"))
     assert found.gradient_accumulation_steps == 2
     assert found.own_compile_options == []
 
 
 def test_optimizer_with_variables_cannot_be_made_to_accumulate(cell: CellOf) -> None:
-    record = cell("trained_before", backend="jax", gradient_accumulation_steps=4)
+    record = cell("trained_before", backend="torch", gradient_accumulation_steps=4)
     assert record.status is Status.ERROR
     assert "gradient_accumulation_steps: the workload's optimizer is built already" in (record.reason or "")

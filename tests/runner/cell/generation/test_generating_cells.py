@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,22 @@ pytestmark = [pytest.mark.process, pytest.mark.xdist_group("generation")]
 PROMPT, LONGEST, BATCH, CALLS = 6, 14, 3, 2
 WEIGHTS = 139_584  # of llama and mistral
 CACHE_NUMBERS = 2 * BATCH * 2 * LONGEST * 2 * 16  # of keys and values: two layers with two heads of 16 numbers
+
+
+class HubExecutor(ProcessExecutor):
+    """Forks cells from servers that have imported KerasHub."""
+
+    def _server_command(self, command: list[str]) -> list[str]:
+        *_, connection, backend = command
+        script = Path(__file__).with_name("hub_server.py")
+        return [command[0], "-P", str(script), connection, backend] if backend else command
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[ProcessExecutor]:
+    made = HubExecutor(start="fork", mark=uuid.uuid4().hex)
+    yield made
+    made.close()
 
 
 def settings(backend: str = "jax", workload: str = "gpt2", **changes: Any) -> Settings:

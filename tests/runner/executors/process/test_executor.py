@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host.inherited_environment import MARK
 from keras_matrix.records.identity import cell_id
@@ -28,7 +29,6 @@ from keras_matrix.runner.executors.process.fork_servers import ProcessServer
 from keras_matrix.runner.measure.judge import ResultRefused, accept, judge
 from keras_matrix.runner.measure.record_builder import build_record
 from keras_matrix.runner.measure.scheduler import utc_now
-from tests.backends import INSTALLED
 from tests.conftest import MACHINE, make_settings
 
 pytestmark = pytest.mark.process
@@ -38,6 +38,10 @@ CRASHED = pytest.mark.fault("F1", mutation="judge() ignores the signal that ende
 EXITED = pytest.mark.fault("F2", mutation="judge() ignores the exit code of a process without a result")
 WITHOUT_RESULT = pytest.mark.fault("F3", mutation="judge() takes a clean end without a result as measured")
 REPLACED = pytest.mark.fault("F35", mutation="read_bounded() follows links and reads any kind of file")
+
+
+# Of what a fresh interpreter shares with a forked one, forks are tried for every change.
+FORKED = pytest.mark.parametrize("executor", ["fork", pytest.param("fresh", marks=pytest.mark.nightly)], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def own() -> Iterator[ProcessExecutor]:
 
 
 def make_job(tmp_path: Path, workload: str, **changes: Any) -> Job:
-    changes = {"samples": 8, "batch_size": 4, "steps_per_epoch": 2} | changes
+    changes = {"backend": "torch", "samples": 8, "batch_size": 4, "steps_per_epoch": 2} | changes
     settings = make_settings(workload=f"tests.workloads.misbehaving:{workload}", **changes)
     folder = tmp_path / uuid.uuid4().hex
     folder.mkdir()
@@ -104,8 +108,6 @@ def processes_with(text: str) -> list[int]:
     [
         ("well", {}, Status.OK, None),
         pytest.param("segfaulting", {}, Status.CRASH, "ended by signal 11", marks=CRASHED),
-        pytest.param("exiting", {"code": 3}, Status.ERROR, f"exit code 3: {NO_RESULT}", marks=EXITED),
-        pytest.param("linking", {}, Status.ERROR, "bad_result: a link, which is not followed", marks=REPLACED),
     ],
 )
 def test_each_kind_of_end_has_its_status_and_the_next_cell_runs(
@@ -125,12 +127,14 @@ def test_each_kind_of_end_has_its_status_and_the_next_cell_runs(
         assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
-@pytest.mark.parametrize("executor", ["fork", pytest.param("fresh", marks=pytest.mark.nightly)], indirect=True)
+@FORKED
 @pytest.mark.parametrize(
     ("workload", "params", "status", "reason"),
     [
         ("raising", {}, Status.ERROR, "RuntimeError: the workload says no"),
         pytest.param("killed", {}, Status.CRASH, "ended by signal 9", marks=CRASHED),
+        pytest.param("exiting", {"code": 3}, Status.ERROR, f"exit code 3: {NO_RESULT}", marks=EXITED),
+        pytest.param("linking", {}, Status.ERROR, "bad_result: a link, which is not followed", marks=REPLACED),
         pytest.param("exiting", {"code": 0}, Status.ERROR, NO_RESULT, marks=WITHOUT_RESULT),
         ("diverging", {}, Status.DIVERGED, "the loss was not finite in epoch"),
         pytest.param("piping", {}, Status.ERROR, "bad_result: not a regular file", marks=REPLACED),
@@ -146,7 +150,8 @@ def test_each_further_end_has_its_status_and_the_next_cell_runs(
 
 
 def test_injected_slowdown_is_part_of_the_measured_model(forking: ProcessExecutor, tmp_path: Path) -> None:
-    settings = make_settings(workload="mnist_mlp", params={"image_size": 8}, samples=8, batch_size=4, steps_per_epoch=2)
+    sizes = {"params": {"image_size": 8}, "samples": 8, "batch_size": 4, "steps_per_epoch": 2}
+    settings = make_settings(workload="mnist_mlp", backend="torch", **sizes)
     flops = []
     for fault in (None, "slower:1.0"):
         job = replace(make_job(tmp_path, "well"), settings=settings, cell_id=cell_id(settings), fault=fault)
@@ -262,18 +267,15 @@ def test_cell_environment_is_the_allowlist_alone(tmp_path: Path, monkeypatch: py
     assert "canary-value" not in record.evidence.output_tail
 
 
+@pytest.mark.one_backend
 @pytest.mark.fault("F13", mutation="a missing device counts as an error")
-def test_missing_gpu_is_a_device_mismatch_on_every_backend(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
+def test_missing_gpu_is_a_device_mismatch_on_every_backend(own: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has the GPU whose absence is tested")
-    executor = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
-    try:
-        for backend in INSTALLED:
-            record = run(executor, make_job(tmp_path, "well", backend=backend, device="gpu"))
-            assert record.status is Status.DEVICE_MISMATCH, (backend, record.reason, record.evidence.output_tail)
-            assert record.times.epoch_times_s == []
-    finally:
-        executor.close()
+    record = run(own, make_job(tmp_path, "well", backend=backend, device="gpu"))
+    assert record.status is Status.DEVICE_MISMATCH, (record.reason, record.evidence.output_tail)
+    assert record.times.epoch_times_s == []
 
 
 @pytest.mark.backends
@@ -313,6 +315,7 @@ def test_a_new_block_has_new_servers(own: ProcessExecutor, tmp_path: Path) -> No
     assert first.process.returncode is not None
 
 
+@FORKED
 def test_calibrated_processes_wait_idle_and_run_the_steps_they_receive(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
@@ -355,10 +358,10 @@ def test_cells_of_one_stall_analysis_are_alive_together_each_with_a_server_of_it
     own: ProcessExecutor, tmp_path: Path
 ) -> None:
     fed = ("device_resident", "host_fed", "pipeline")
-    own.begin_block([make_settings(backend="jax", feed=feed) for feed in fed])
+    own.begin_block([make_settings(backend="torch", feed=feed) for feed in fed])
     own.await_block()
     assert len(own._servers._servers) == len(fed)
-    jobs = [make_job(tmp_path, "well", backend="jax", feed=feed) for feed in fed[:2]]
+    jobs = [make_job(tmp_path, "well", backend="torch", feed=feed) for feed in fed[:2]]
     both = [own.start(job, 120) for job in jobs]
     assert all(process.turn() for process in both)
     assert len({process.root() for process in both}) == len(both)
@@ -368,7 +371,7 @@ def test_cells_of_one_stall_analysis_are_alive_together_each_with_a_server_of_it
 
 
 def test_cells_that_only_share_a_backend_share_a_server(own: ProcessExecutor) -> None:
-    own.begin_block([make_settings(backend="jax", feed=feed) for feed in ("device_resident", "host_fed")])
+    own.begin_block([make_settings(backend="torch", feed=feed) for feed in ("device_resident", "host_fed")])
     own.await_block()
     assert len(own._servers._servers) == 1
 
@@ -382,6 +385,7 @@ def cpu_ticks(process: Any) -> int:
     return int(fields[11]) + int(fields[12])
 
 
+@FORKED
 def test_abandoned_process_is_ended_and_its_server_runs_the_next(executor: ProcessExecutor, tmp_path: Path) -> None:
     process = executor.start(replace(make_job(tmp_path, "well", steps_per_epoch="auto"), steps=None), 120)
     assert process.calibrated() is not None
@@ -401,7 +405,7 @@ def test_next_start_ends_what_a_killed_runner_has_left_and_no_other_process(tmp_
             assert one.stdout is not None
             assert one.stdout.readline() == b"\n"  # it has its own environment now
         matrix = tmp_path / "matrix.yaml"
-        matrix.write_text("version: 1\nbackends: [jax]\ncells:\n  - workload: no_such_module:build\n")
+        matrix.write_text("version: 1\nbackends: [torch]\ncells:\n  - workload: no_such_module:build\n")
         main(["--matrix", str(matrix), "--results", str(folder), "--start", "fresh", "--repeats", "1"])
         assert (left.wait(timeout=60), other.poll()) == (-signal.SIGKILL, None)
     finally:
