@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ import pytest
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.store import Results, Run, latest_attempts
 from tests.reliability.signals.runs import is_locked, processes_with
+from tests.runner_once import COMMAND as RUNNER
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def attacked(folder: Path, *cells: str, repeats: int = 1, order_seed: int = 1) -
 def started(folder: Path, order_seed: int = 1) -> Attacked:
     places = ["--matrix", folder / "matrix.yaml", "--results", folder / "results"]
     done = subprocess.run(
-        [sys.executable, "-m", "keras_matrix.runner", *places, "--order-seed", str(order_seed)],
+        [*RUNNER, *places, "--order-seed", str(order_seed)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -104,6 +104,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.reliability.failpoints.seam.PACKAGE", __name__)  # the site is then without a folder
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_loop_finds_a_file_that_was_not_synced_before_it_was_renamed(

@@ -86,11 +86,12 @@ class Caller:
 
     def run(self, name: str, module: str, *arguments: str, **environment: str) -> None:
         """Run a command to its end, and collect the environments of the cells' processes meanwhile."""
+        before = {process.name for process in Path("/proc").glob("[0-9]*")}
         with self.started(name, module, *arguments, **environment) as child:
             while child.poll() is None:
-                self._look(child.pid)
+                self._look(before | {str(child.pid)})
                 with suppress(subprocess.TimeoutExpired):
-                    child.wait(0.03)
+                    child.wait(0.1)
         self.codes[name] = child.returncode
 
     @contextmanager
@@ -109,13 +110,16 @@ class Caller:
         """The file of what the present command prints."""
         return self.folder.parent / "stdout"
 
-    def _look(self, runner: int) -> None:
+    def _look(self, others: set[str]) -> None:
+        """Note the environments of the cells' processes, which are not among these."""
         for process in Path("/proc").glob("[0-9]*"):
+            if process.name in others:
+                continue
             with suppress(OSError):  # it has ended
                 text = (process / "environ").read_bytes().decode(errors="replace")
                 words = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
                 found = dict(one.split("=", 1) for one in text.split("\0") if "=" in one)
-                if process.name != str(runner) and str(self.folder) in found.get(MARK, ""):
+                if str(self.folder) in found.get(MARK, ""):
                     self.seen[words] = found
 
 

@@ -126,7 +126,7 @@ def test_no_command_imports_a_module_of_the_user(project: Path, command: list[st
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("start", ["fork", "fresh"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("fresh", marks=pytest.mark.nightly)])
 def test_a_users_workload_is_imported_only_by_the_processes_of_its_cell(project: Path, start: str) -> None:
     """Mutation: `ProcessExecutor.start` imports the module of a user's workload."""
     for path in project.glob("*.py"):

@@ -30,11 +30,11 @@ COMMON: list[dict[str, Any]] = [
     AMP,
 ]
 CASES: dict[str, list[dict[str, Any]]] = {
-    "jax": [*COMMON, {"buckets": "1,3,2"}, {"mode": "fc_zero"}],
+    "jax": [*COMMON, {"mode": "fc_zero"}],
     "tensorflow": [*COMMON, {"bytes_per_pack": 10000}],
 }
 if NIGHTLY:
-    CASES["jax"] += [{"buckets": "6"}, {"buckets": "1,1,1,1,1,1", "gradient_accumulation": 2}]
+    CASES["jax"] += [{"buckets": "1,3,2"}, {"buckets": "6"}, {"buckets": "1,1,1,1,1,1", "gradient_accumulation": 2}]
 # For every change the backend with more cases; both share the program of the workers, which other tests run on each.
 EVERY = ["jax", pytest.param("tensorflow", marks=pytest.mark.nightly)]
 

@@ -91,8 +91,9 @@ def test_single_worker_in_the_cells_process_computes_in_float64_on_request(backe
     assert answered("alone.py", backend)["error"] < 1e-10
 
 
+@pytest.mark.one_backend("tensorflow")
 @pytest.mark.process
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", pytest.param("torch", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_in_bfloat16_layout_and_bytes_are_as_the_formulas_say(backend: str) -> None:
     proofs = proved(backend, other_tasks(workers=2, precision="bfloat16"))
     assert [(proof.problem, proof.layout_problem) for proof in proofs if proof.layout_problem] == []
@@ -222,7 +223,7 @@ def test_a_step_may_take_longer_than_the_workers_had_for_meeting() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("way", ["orphaned", "orphaned_interpreters"])
+@pytest.mark.parametrize("way", ["orphaned", pytest.param("orphaned_interpreters", marks=pytest.mark.nightly)])
 def test_workers_amid_their_steps_end_with_the_process_that_started_them(way: str) -> None:
     found = answered("lost_workers.py", "torch", way)
     assert found["left"] == [False, False]

@@ -9,6 +9,7 @@ import pytest
 
 from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.spec import FcProblem, traffic_per_step
+from tests.conftest import NIGHTLY
 from tests.models.fc.test_programs import answered
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("what-ifs")]
@@ -38,8 +39,9 @@ def by_rule(case: dict[str, Any]) -> list[list[int]]:
 
 
 def test_distributed_data_parallel_sums_the_buckets_of_the_documented_rule() -> None:
-    found = answered("what_ifs.py", "torch", "buckets", *map(json.dumps, CASES))
-    assert found == {json.dumps(case): by_rule(case) for case in CASES}
+    cases = CASES if NIGHTLY else CASES[::2]
+    found = answered("what_ifs.py", "torch", "buckets", *map(json.dumps, cases))
+    assert found == {json.dumps(case): by_rule(case) for case in cases}
 
 
 def test_layers_sleep_in_the_forward_and_in_the_backward_pass() -> None:

@@ -6,6 +6,8 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -77,7 +79,18 @@ def test_closed_streams_are_no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_commands_with_closed_streams_end_as_with_open_ones(tmp_path: Path, command: str, closed: str) -> None:
-    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    assert ended(command, closed, tmp_path) == ended_with_open_streams(command)
+
+
+@cache
+def ended_with_open_streams(command: str) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        return ended(command, "", Path(folder))
+
+
+def ended(command: str, closed: str, folder: Path) -> int:
+    """Run a command in a folder and return its exit code."""
+    (folder / "matrix.yaml").write_text(MATRIX)
     module, _, arguments = command.partition(" ")
     fake = "from tests.fakes.executor import FakeExecutor; from keras_matrix.runner.measure.seams import Seams; "
     seams = "seams=Seams(executor=FakeExecutor())" if module == "runner" else ""
@@ -85,17 +98,14 @@ def test_commands_with_closed_streams_end_as_with_open_ones(tmp_path: Path, comm
         f"{fake}import sys; import keras_matrix.{module}.cli.main as m; "
         f"sys.argv[1:] = {arguments.split()!r}; sys.exit(m.main({seams}))"
     )
-    ended = []
-    for streams in ("", closed):
-        done = subprocess.run(
-            ["bash", "-c", f'exec "$0" -c "$1" {streams}', sys.executable, program],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        ended.append(done.returncode)
-        assert "Traceback" not in done.stderr
-        assert "Exception ignored" not in done.stderr
-    assert ended[0] == ended[1]
+    done = subprocess.run(
+        ["bash", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, program],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    return done.returncode

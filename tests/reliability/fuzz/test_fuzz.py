@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import NIGHTLY
 from tests.reliability.fuzz import engine
 from tests.reliability.fuzz.target import corpus, load, names
 
 SEED = 27
-INPUTS = {"commands": 5, "http": 100, "logs": 100, "programs": 80, "traces_torch": 100}
+INPUTS = {"commands": 5, "http": 100, "logs": 100, "programs": 80 if NIGHTLY else 30, "traces_torch": 100}
 INPUTS |= {"traces_xplane": 60, "traces_neutral": 150}
 USUAL_INPUTS = 250
 STORED = [

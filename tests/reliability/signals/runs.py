@@ -7,13 +7,13 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records.store import Results
 from tests.reliability.signals.moments import END, KINDS, NOTHING, Moment, Seen, look
+from tests.runner_once import COMMAND as RUNNER
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 120.0
@@ -79,7 +79,7 @@ class Place:
     def start(self) -> subprocess.Popen[bytes]:
         """Start the runner. It ignores no signal, even if this process does, in a shell's background or under nohup."""
         return subprocess.Popen(
-            [sys.executable, "-m", "keras_matrix.runner", "--matrix", self._matrix, "--results", self.results],
+            [*RUNNER, "--matrix", self._matrix, "--results", self.results],
             cwd=ROOT,
             env=os.environ | {"TMPDIR": str(self.temporary)},
             stdout=subprocess.DEVNULL,

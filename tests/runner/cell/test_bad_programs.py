@@ -46,7 +46,7 @@ def measured(tmp_path: Path, backend: str, names: list[str], *arguments: int) ->
 
 
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
-@pytest.mark.one_backend
+@pytest.mark.one_backend("jax")
 def test_program_that_cannot_be_measured_ends_with_what_to_do(tmp_path: Path, backend: str) -> None:
     records = measured(tmp_path, backend, list(REASONS))
     reasons = {name: record.reason or "" for name, record in records.items()}
@@ -69,7 +69,7 @@ def test_ten_gigabytes_of_output_fill_neither_memory_nor_disk(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
-@pytest.mark.one_backend
+@pytest.mark.one_backend("tensorflow")
 def test_program_with_its_own_ways_is_measured_and_they_are_stated(tmp_path: Path, backend: str) -> None:
     names = ["own_options.py", "in_a_thread.py", "zero_epochs.py", "endless.py"]
     records = measured(tmp_path, backend, names)

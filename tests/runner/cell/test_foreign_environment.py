@@ -23,7 +23,7 @@ HOSTILE = ("keras", "numpy", "scipy", "jax", "torch", "yaml", "rich", "psutil", 
 
 
 @pytest.mark.fault("F31", mutation="the allowlist includes PYTHONPATH")
-@pytest.mark.parametrize("start", ["fork", "fresh"])
+@pytest.mark.parametrize("start", [pytest.param("fork", marks=pytest.mark.nightly), "fresh"])
 @pytest.mark.backends
 def test_foreign_backend_modules_and_keras_settings_are_ignored(tmp_path: Path, start: str) -> None:
     modules, home = tmp_path / "modules", tmp_path / "home"

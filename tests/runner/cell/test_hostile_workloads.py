@@ -18,6 +18,7 @@ ROOT = str(Path(__file__).parents[3])
 STEPS, EPOCHS, BATCH = 4, 3, 8
 BACKENDS = ("tensorflow", "jax", "torch")
 MISMATCH = Status.WORK_MISMATCH
+QUICK = ("torch", "tensorflow")  # JAX compiles every cell for seconds: omitted work is tried on it for every change
 
 
 def measured(executor: ProcessExecutor, tmp_path: Path, workload: str, **changes: Any) -> Record:
@@ -67,7 +68,7 @@ def test_omitted_work_is_a_work_mismatch(
     assert (record.status, reason in (record.reason or "")) == (MISMATCH, True), (record.status, record.reason)
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend(*QUICK)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("workload", "fired", "changes"),
@@ -112,6 +113,7 @@ def test_replaced_reductions_change_no_figure(
     assert (record.times.call_time_p50_s or 1.0) > 1e-7
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize(
     ("workload", "backend"),
     [
@@ -133,7 +135,7 @@ def test_step_of_its_own_that_uses_one_sample_of_a_batch_is_a_work_mismatch(
     assert record.times.samples_per_s is None
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend(*QUICK)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "workload", ["own_step", "micro_batches", "on_twice_the_batch", "rows_in_another_dimension", "two_updates"]
@@ -224,6 +226,7 @@ def test_workload_that_makes_everything_eager_is_an_error_with_advice(
     assert (record.status, (record.reason or "")[: len(expected)]) == (Status.ERROR, expected)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_compilation_and_steps_per_execution_of_the_workloads_own_are_recorded(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -294,7 +297,7 @@ def test_a_weight_on_another_device_is_a_device_mismatch(executor: ProcessExecut
     assert (record.status, record.reason) == (Status.DEVICE_MISMATCH, expected)
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend(*QUICK)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("workload", "changes", "precision"),

@@ -31,7 +31,7 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, tuple[i
 
 
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
-@pytest.mark.one_backend
+@pytest.mark.one_backend("tensorflow")
 def test_calls_are_listed_with_the_steps_that_the_program_asks_for(
     tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,7 +57,7 @@ def test_calls_are_listed_with_the_steps_that_the_program_asks_for(
 
 
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
-@pytest.mark.one_backend
+@pytest.mark.one_backend("jax")
 def test_longest_fit_is_measured_with_short_epochs_and_calls_before_it_cut(
     tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,7 +83,7 @@ def test_longest_fit_is_measured_with_short_epochs_and_calls_before_it_cut(
 
 
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
-@pytest.mark.one_backend
+@pytest.mark.one_backend("tensorflow")
 def test_choice_of_a_call_that_is_not_made_lists_those_that_are(
     tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +95,7 @@ def test_choice_of_a_call_that_is_not_made_lists_those_that_are(
 
 
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
-@pytest.mark.one_backend
+@pytest.mark.one_backend("jax")
 def test_comparison_of_environments_measures_the_cell_that_a_run_measures(tmp_path: Path, backend: str) -> None:
     """Mutation: `compare` measures the cells of its matrix without their calls."""
     project, results = tmp_path / "project", tmp_path / "results"

@@ -52,6 +52,7 @@ def test_layer_imports_its_own_packages_then_its_folders_then_the_base(
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_layer_is_made_again_for_a_wheel_that_was_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: the name of the folder depends on the versions alone."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -68,14 +68,14 @@ def test_forked_cell_has_the_results_of_a_fresh_one(both: tuple[CellResult, Cell
     assert KERAS_HUB not in forked.versions  # installed, but not imported by this workload
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend("jax")
 @pytest.mark.alone  # the memory of malloc depends on the scheduling of threads
 def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tuple[CellResult, CellResult]) -> None:
     forked, fresh = both
     assert forked.memory.peak_host_memory_bytes == pytest.approx(fresh.memory.peak_host_memory_bytes, rel=0.15)
 
 
-@pytest.mark.one_backend("torch")
+@pytest.mark.one_backend("jax", "tensorflow")
 @pytest.mark.alone  # bound to one CPU itself, the test could not check the CPUs of its cell
 @pytest.mark.parametrize("start", ["fork", "fresh"])
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
@@ -97,7 +97,7 @@ def test_every_thread_of_a_pinned_cell_is_bound_to_its_cpus(
     """Pools that a backend or NumPy makes while it is imported are held too: the server was pinned before."""
     last = max(os.sched_getaffinity(0))
     settings = make_settings(
-        backend="torch", workload="tests.workloads.misbehaving:threads_received", cpus=device_lists.cpu_text([last])
+        workload="tests.workloads.misbehaving:threads_received", cpus=device_lists.cpu_text([last])
     )
     folder = tmp_path / start
     folder.mkdir()

@@ -29,7 +29,7 @@ def found(backend: str, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend("tensorflow")
 @pytest.mark.process
 @pytest.mark.alone
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)

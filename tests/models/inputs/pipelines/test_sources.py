@@ -58,10 +58,10 @@ def test_pipelines_yield_the_batches_of_the_loader_in_order(backend: str, tmp_pa
     [
         ("tensorflow", "tensorflow", "thread"),
         ("torch", "torch", "process"),
-        ("jax", "grain", "thread"),
         ("jax", "grain", "process"),
         ("jax", "py_dataset", "thread"),
-        ("jax", "py_dataset", "process"),
+        pytest.param("jax", "grain", "thread", marks=pytest.mark.nightly),
+        pytest.param("jax", "py_dataset", "process", marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.parametrize(("workers", "prefetch"), [(2, 2), pytest.param(3, 8, marks=pytest.mark.nightly)])

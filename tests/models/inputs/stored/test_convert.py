@@ -96,7 +96,9 @@ def test_interrupted_conversion_keeps_the_finished_files_and_writes_the_others(t
     assert "all were already there" in convert(root, out, to=kind, size_per_record_bytes=size).stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL]
+)
 def test_interrupted_process_is_continued_by_the_same_command(tmp_path: Path, number: int) -> None:
     (tmp_path / "images" / "a").mkdir(parents=True)
     for index in range(3000):

@@ -196,6 +196,7 @@ def test_the_check_of_flops_fails_where_a_difference_has_no_reason(
 
 @pytest.mark.alone  # on a busy machine it makes fewer calls than it must
 @pytest.mark.process
+@pytest.mark.one_backend("jax")
 @pytest.mark.parametrize("backend", [*TRAINING_BACKENDS, "numpy"])
 def test_real_backend_is_timed_on_the_requested_cpus(backend: str) -> None:
     effort = Effort(rounds=1, sizes=(256,), array_bytes=8 << 20, least_calls=3, window_s=0.01)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,9 +20,9 @@ from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Results, latest_attempts
 from tests.runner.executors.ray.local_cluster import LocalCluster, local_cluster
+from tests.runner_once import COMMAND as RUNNER
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("ray")]
-RUNNER = str(Path(sys.executable).parent / "runner")
 LIMIT_S = 240
 CELL = """\
 version: 1
@@ -76,7 +75,7 @@ def work(tmp_path: Path) -> Path:
 
 
 def started(work: Path, cluster: LocalCluster, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    command = [RUNNER, *arguments, "--executor", "ray", "--address", cluster.address]
+    command = [*RUNNER, *arguments, "--executor", "ray", "--address", cluster.address]
     return subprocess.Popen(
         command,
         cwd=work,
@@ -121,7 +120,7 @@ def both(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Pat
     code, printed = run(work, cluster)
     assert code == 0, printed
     done = subprocess.run(
-        [RUNNER, "--results", "here"], cwd=work, env=cluster.variables, capture_output=True, text=True, check=False
+        [*RUNNER, "--results", "here"], cwd=work, env=cluster.variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return work
@@ -335,7 +334,7 @@ def test_a_cluster_that_cannot_be_used_is_one_error_with_exit_code_3(
     work: Path, cluster: LocalCluster, address: str | None, variables: dict[str, str], message: str
 ) -> None:
     process = subprocess.run(
-        [RUNNER, "--executor", "ray", "--address", address or cluster.address],
+        [*RUNNER, "--executor", "ray", "--address", address or cluster.address],
         cwd=work,
         env=cluster.variables | variables,
         capture_output=True,
