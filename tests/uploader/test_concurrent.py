@@ -88,6 +88,7 @@ def test_concurrent_merges_of_overlapping_batches_add_each_row_once(emulated: st
     assert (len(added), sum(added)) == (UPLOADERS, 9)
 
 
+@pytest.mark.emulated_at_night
 def test_without_the_lease_row_overlapping_batches_insert_duplicates(
     emulated: str, overlapping: list[Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_without_the_lease_row_overlapping_batches_insert_duplicates(
     raise AssertionError("no row was doubled in ten rounds")
 
 
+@pytest.mark.emulated_at_night
 def test_push_fails_until_init_creates_a_missing_lease_row(emulated: str, overlapping: list[Batch]) -> None:
     """An UPDATE of no row does not conflict, so overlapping batches would insert duplicates."""
     warehouse = opened(emulated)
@@ -129,7 +131,7 @@ def test_without_dml_concurrently_appended_rows_appear_once(emulated: str, overl
     assert max(stored(warehouse, "cells_appended").values()) == UPLOADERS
 
 
-@pytest.mark.parametrize("append_only", [False, True])
+@pytest.mark.parametrize("append_only", [pytest.param(False, marks=pytest.mark.emulated_at_night), True])
 def test_duplicate_key_within_a_batch_is_added_once(
     emulated: str, overlapping: list[Batch], tmp_path: Path, append_only: bool
 ) -> None:

@@ -16,7 +16,11 @@ def push(results: Results, *arguments: str) -> int:
 
 
 @pytest.mark.google_client
-@pytest.mark.parametrize("mode", [(), ("--append-only",)], ids=["with DML", "append-only"])
+@pytest.mark.parametrize(
+    "mode",
+    [(), pytest.param(("--append-only",), marks=pytest.mark.emulated_at_night)],
+    ids=["with DML", "append-only"],
+)
 def test_run_of_the_same_name_with_other_values_in_a_dataset_is_named(
     tmp_path: Path, emulated: str, mode: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,7 +156,7 @@ def test_missing_emulator_and_unknown_target_are_rejected(
 
 @pytest.mark.process
 def test_killed_and_concurrent_local_pushes_leave_each_row_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["local", "--kills", "8", "--pushes", "4", "--seed", "1"]) == 0, capsys.readouterr().out
+    assert main(["local", "--kills", "5", "--pushes", "3", "--seed", "1"]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.nightly

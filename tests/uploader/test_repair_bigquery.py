@@ -46,6 +46,7 @@ def test_deleted_rows_are_restored_and_duplicates_reported(
     assert main(["verify", "--values", *flags]) == 0
 
 
+@pytest.mark.emulated_at_night
 def test_next_push_fills_tables_that_were_deleted_and_created_again(
     emulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

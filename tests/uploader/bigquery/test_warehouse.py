@@ -32,13 +32,17 @@ from keras_matrix.uploader.rows import WarehouseRow, of_record
 from keras_matrix.uploader.schema import CELLS, MEASUREMENTS
 from keras_matrix.uploader.verify import verify
 from keras_matrix.uploader.warehouse import BIGQUERY, Options
-from tests.conftest import make_settings
+from tests.conftest import NIGHTLY, make_settings
 from tests.uploader.conftest import emulator_dataset
 from tests.uploader.faulty import Fault, Proxy
 from tests.uploader.stored import Killed, results_with, store_run
 
 pytestmark = pytest.mark.google_client
 QUICK = RetryPolicy(tries=12, first_s=0.01, most_s=0.05)
+# What the client decides by itself, or another test shows with the emulator: its requests take ten times as long.
+AT_NIGHT = pytest.mark.emulated_at_night
+# Every moment of a merge with the fake service; with the emulator some of them, both before and after a request.
+KILLED_AT = {"fake": range(60), "emulator": range(0, 60, 1 if NIGHTLY else 7)}
 _nights = itertools.count(0, 300)
 
 
@@ -98,11 +102,11 @@ def test_created_tables_have_no_differences(warehouse: BigQueryWarehouse) -> Non
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(503, "backendError"),
-        Fault(500, "internalError", after=True),
-        Fault(429, "rateLimitExceeded"),
-        Fault(503, "backendError", half=True, after=True),
-        Fault(reset=True),
+        pytest.param(Fault(503, "backendError"), marks=AT_NIGHT),
+        pytest.param(Fault(500, "internalError", after=True), marks=AT_NIGHT),
+        pytest.param(Fault(429, "rateLimitExceeded"), marks=AT_NIGHT),
+        pytest.param(Fault(503, "backendError", half=True, after=True), marks=AT_NIGHT),
+        pytest.param(Fault(reset=True), marks=AT_NIGHT),
         Fault(reset=True, after=True),
     ],
     ids=["503", "500 after", "429", "half", "reset", "reset after"],
@@ -131,10 +135,13 @@ def test_each_row_is_stored_once_when_a_third_of_all_requests_fail(
             NotAllowed,
             "no bigquery.tables.get.*uploader init prints the roles",
         ),
-        (Fault(403, "quotaExceeded", "too many"), QuotaExceeded, "push again when the quota is refilled"),
-        (Fault(403, "billingNotEnabled", "billing"), NotAllowed, "--append-only"),
-        (Fault(401, "authError", "expired"), NotAllowed, "auth application-default login"),
-        (Fault(503, "backendError", "down"), Unreachable, "push again later"),
+        pytest.param(
+            *(Fault(403, "quotaExceeded", "too many"), QuotaExceeded, "push again when the quota is refilled"),
+            marks=AT_NIGHT,
+        ),
+        pytest.param(Fault(403, "billingNotEnabled", "billing"), NotAllowed, "--append-only", marks=AT_NIGHT),
+        pytest.param(Fault(401, "authError", "expired"), NotAllowed, "auth application-default login", marks=AT_NIGHT),
+        pytest.param(Fault(503, "backendError", "down"), Unreachable, "push again later", marks=AT_NIGHT),
     ],
 )
 def test_error_is_reported_with_reason_and_advice_and_the_next_push_sends_everything(
@@ -160,12 +167,12 @@ def test_error_is_reported_with_reason_and_advice_and_the_next_push_sends_everyt
 
 @pytest.mark.fault("F37", mutation="a batch is inserted without a look at the existing keys")
 def test_each_row_is_stored_once_when_a_merge_is_killed_before_or_after_any_request(
-    tmp_path: Path, warehouse: BigQueryWarehouse, shared: str, first: int
+    tmp_path: Path, warehouse: BigQueryWarehouse, service: str, shared: str, first: int
 ) -> None:
     import requests
 
     call, died = requests.Session.request, 0
-    for count in range(60):
+    for count in KILLED_AT[service]:
         batch = _cells(tmp_path, first + count)
         left = [count // 2]
 
@@ -193,7 +200,7 @@ def test_each_row_is_stored_once_when_a_merge_is_killed_before_or_after_any_requ
         run_id = next(batch.values())["run_id"]
         found = warehouse.query("SELECT COUNT(*) AS n FROM cells WHERE run_id = @run", {"run": run_id})
         assert found.rows == [(3,)]
-    assert died >= 12
+    assert died >= 12 / KILLED_AT[service].step
 
 
 def _cells(root: Path, night: int) -> Batch:
@@ -203,6 +210,7 @@ def _cells(root: Path, night: int) -> Batch:
         return outbox.seal(CELLS, lines)
 
 
+@AT_NIGHT
 @pytest.mark.fault("F37", mutation="a batch is inserted without a look at the existing keys")
 @pytest.mark.process
 def test_three_concurrent_uploaders_add_each_row_once(
@@ -221,6 +229,7 @@ def test_three_concurrent_uploaders_add_each_row_once(
     assert verify(results, warehouse, values=True).problems == ()
 
 
+@AT_NIGHT
 @pytest.mark.process
 def test_push_verification_and_errors_need_no_grpc_which_the_images_do_not_have(
     results: Results, service: str, shared: str
@@ -322,6 +331,7 @@ def test_without_dml_rows_are_appended_and_views_remove_duplicates(results: Resu
     appending.close()
 
 
+@AT_NIGHT
 def test_unreachable_server_leaves_everything_pending(
     results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared: str
 ) -> None:
@@ -335,7 +345,15 @@ def test_unreachable_server_leaves_everything_pending(
 
 
 @pytest.mark.fault("F36", mutation="requests have no deadline")
-@pytest.mark.parametrize("path", ["/upload/", "/jobs?", "/queries/"], ids=["load", "insert", "rows"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/upload/", marks=pytest.mark.nightly),
+        "/jobs?",
+        pytest.param("/queries/", marks=pytest.mark.nightly),
+    ],
+    ids=["load", "insert", "rows"],
+)
 def test_push_ends_at_its_deadline_when_the_network_fails_after_a_job_was_accepted(
     results: Results, warehouse: BigQueryWarehouse, shared: str, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
@@ -364,6 +382,7 @@ def test_push_ends_at_its_deadline_when_the_network_fails_after_a_job_was_accept
     assert verify(results, warehouse, values=True).problems == ()
 
 
+@AT_NIGHT
 def test_without_dml_a_batch_sent_from_another_outbox_adds_nothing(
     results: Results, emulated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

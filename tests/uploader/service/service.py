@@ -90,9 +90,10 @@ class Service:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Wait for running jobs, then remove all data."""
+        """Wait `queue_s` for running jobs, then remove all data."""
+        ends_s = time.monotonic() + self.queue_s
         for job in list(self.jobs.values()):
-            job.done.wait(self.queue_s)
+            job.done.wait(max(0.0, ends_s - time.monotonic()))
         self.engine.close()
 
     # For tests
