@@ -30,6 +30,13 @@ def missing() -> str | None:
     return None
 
 
+def on_screens(narrow: int, wide: int) -> pytest.MarkDecorator:
+    """Try a test with both widths and both schemes for every change, and each width with each scheme at night."""
+    night = pytest.mark.nightly(why="each width and each scheme is tried for every change")
+    others = [pytest.param(narrow, "dark", marks=night), pytest.param(wide, "light", marks=night)]
+    return pytest.mark.parametrize(("width", "scheme"), [(narrow, "light"), (wide, "dark"), *others])
+
+
 def look(browser: Any, url: str, size: tuple[int, int], scheme: str) -> None:
     """Open a page with a screen of this width and height and a colour scheme; what was logged before is dropped.
 

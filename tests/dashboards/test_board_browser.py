@@ -18,7 +18,7 @@ from keras_matrix.dashboards.live.questions import DashboardFilter, questions
 from keras_matrix.dashboards.report import site
 from keras_matrix.records.store import Results
 from tests.dashboards.boards import HOSTILE, cell_of, plain_pages, stored, warehouse_of
-from tests.dashboards.chromium import outlined_by_keyboard, serious_faults, smallest_letters
+from tests.dashboards.chromium import on_screens, outlined_by_keyboard, serious_faults, smallest_letters
 from tests.dashboards.test_browser import look
 from tests.sessions import run_name
 
@@ -88,8 +88,7 @@ def test_hostile_names_create_no_element_and_run_no_script(browser: Any, whole: 
     assert HOSTILE in titles
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1600])
+@on_screens(400, 1600)
 def test_axe_finds_no_serious_problem(browser: Any, whole: Path, scheme: str, width: int) -> None:
     look(browser, whole, scheme, width)
     assert serious_faults(browser) == []

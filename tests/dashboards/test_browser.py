@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.dashboards import chromium
-from tests.dashboards.chromium import outlined_by_keyboard, serious_faults, smallest_letters
+from tests.dashboards.chromium import on_screens, outlined_by_keyboard, serious_faults, smallest_letters
 
 pytestmark = pytest.mark.browser
 
@@ -137,8 +137,7 @@ def test_long_name_in_a_trace_table_does_not_overlap_other_columns(browser: Any,
     assert all(needed <= there for needed, there in room)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1600])
+@on_screens(400, 1600)
 def test_report_has_no_serious_accessibility_problem(browser: Any, page: Path, scheme: str, width: int) -> None:
     look(browser, page, scheme, width)
     browser.execute_script("document.querySelectorAll('details').forEach(one => { one.open = true })")

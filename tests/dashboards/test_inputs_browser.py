@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.views.result_table import result_table
-from tests.dashboards.chromium import serious_faults, smallest_letters
+from tests.dashboards.chromium import on_screens, serious_faults, smallest_letters
 from tests.dashboards.test_browser import _luminance, look
 from tests.dashboards.test_parallel_browser import OUTSIDE, TOUCHING, _channels
 
@@ -78,8 +78,7 @@ def test_labels_do_not_overlap_and_nothing_is_clipped(browser: Any, inputs_page:
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1400])
+@on_screens(400, 1400)
 def test_section_has_no_serious_accessibility_problem(browser: Any, inputs_page: Path, scheme: str, width: int) -> None:
     look(browser, inputs_page, scheme, width)
     browser.execute_script("document.querySelectorAll('details').forEach(one => { one.open = true })")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
 
@@ -17,11 +18,17 @@ from keras_matrix.records.instruments.progress import Placement, Placements, Pro
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.dashboards import chromium
 from tests.dashboards.boards import HOSTILE, stored, warehouse_of
-from tests.dashboards.chromium import serious_faults, smallest_letters
+from tests.dashboards.chromium import on_screens, serious_faults, smallest_letters
 from tests.dashboards.live.test_session import BEGUN, CELLS, A, B, at, at_one_machine, begun, records
 from tests.dashboards.test_browser import look
 
 pytestmark = pytest.mark.browser
+
+
+class Threads(ThreadingMixIn, WSGIServer):
+    """A server that also answers while a connection is open which Chromium has opened in advance."""
+
+    daemon_threads = True
 
 
 class Quiet(WSGIRequestHandler):
@@ -49,8 +56,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1600])
+@on_screens(400, 1600)
 def test_machines_of_a_session_fit_the_screen_and_are_accessible(
     browser: Any, page: Path, scheme: str, width: int
 ) -> None:
@@ -71,7 +77,7 @@ def test_open_page_loads_itself_anew_when_the_session_goes_on(browser: Any, tmp_
     application = Application(Live(empty, session=SessionReader(tmp_path / "results", at(30)).current))
     from selenium.webdriver.support.ui import WebDriverWait
 
-    with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
+    with make_server("127.0.0.1", 0, application, Threads, Quiet) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             chromium.look(browser, f"http://127.0.0.1:{server.server_port}/", (1280, 800), "light")

@@ -32,11 +32,15 @@ CRASHED = pytest.mark.fault("F1", mutation="judge() ignores the signal that ende
 WITHOUT_RESULT = pytest.mark.fault("F3", mutation="judge() takes a clean end without a result as measured")
 DIVERGED = pytest.mark.fault("F11", mutation="judge() does not look at the losses")
 REPLACED = pytest.mark.fault("F35", mutation="read_bounded() follows links and reads any kind of file")
+# For every change a killed cell of a warm container shows that its end is seen there, too.
+FRESH = pytest.mark.parametrize("start", ["fresh", pytest.param("warm", marks=pytest.mark.nightly)])
 LIMIT_S = 900  # a machine that does other things measures disturbed blocks twice
 
 
 # As on a machine without a backend: importing one of them raises `ImportError`.
 WITHOUT_BACKENDS = "import sys; sys.modules.update(dict.fromkeys(('keras', 'tensorflow', 'jax', 'torch')));"
+# A block that other tests disturbed is not measured again: most tests look at no figure.
+WITHOUT_BACKENDS += " from keras_matrix.runner.measure import scheduler; scheduler.MOST_REPLACEMENTS = 0;"
 WITHOUT_BACKENDS += " import keras_matrix.runner.__main__"
 
 
@@ -105,13 +109,13 @@ def test_cells_train_from_a_data_set_of_the_host(tmp_path: Path) -> None:
     assert {r.input.cold_files for r in found if r.settings.page_cache == "cold"} == {64}
 
 
-@pytest.mark.parametrize("start", ["fresh", "warm"])
+@FRESH
 @pytest.mark.parametrize(
     ("workload", "status", "reason"),
     [
         ("raising", Status.ERROR, "RuntimeError: the workload says no"),
         pytest.param("segfaulting", Status.CRASH, "ended by signal 11", marks=CRASHED),
-        ("killed", Status.CRASH, "ended by signal 9"),
+        pytest.param("killed", Status.CRASH, "ended by signal 9", marks=CRASHED),
         pytest.param("exiting", Status.ERROR, "no_result: the process did not write one", marks=WITHOUT_RESULT),
         pytest.param("diverging", Status.DIVERGED, "the loss was not finite in epoch", marks=DIVERGED),
         pytest.param("linking", Status.ERROR, "bad_result: a link, which is not followed", marks=REPLACED),
@@ -125,8 +129,15 @@ def test_each_kind_of_end_has_its_status(
     assert (record.reason or "").startswith(reason)
 
 
+@CRASHED
+def test_a_killed_cell_of_a_warm_container_is_a_crash(tmp_path: Path) -> None:
+    record = one(tmp_path, "killed", "--start", "warm")
+    assert (record.status, record.evidence.signal) == (Status.CRASH, 9), record
+    assert record.reason.startswith("ended by signal 9")
+
+
 @pytest.mark.fault("F4", mutation="no container is asked whether the kernel killed a process for memory")
-@pytest.mark.parametrize("start", ["fresh", "warm"])
+@FRESH
 def test_a_cell_that_takes_too_much_memory_is_oom_host(tmp_path: Path, start: str) -> None:
     record = one(tmp_path, "hoarding", "--memory", "800m", "--start", start)
     assert (record.status, record.evidence.signal, record.evidence.oom_kills) == (Status.OOM_HOST, 9, 1)
