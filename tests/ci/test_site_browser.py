@@ -49,8 +49,7 @@ def look(browser: Any, url: str, width: int = 1600, scheme: str = "light") -> No
     chromium.look(browser, url, (width, 900), scheme)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@chromium.on_screens(*WIDTHS)
 @pytest.mark.parametrize("name", PAGES)
 def test_page_is_accessible(browser: Any, address: str, name: str, width: int, scheme: str) -> None:
     look(browser, f"{address}/{name}.html", width, scheme)
