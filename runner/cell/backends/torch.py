@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 
 from keras_matrix.models.workload import map_arrays
