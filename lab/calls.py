@@ -27,8 +27,9 @@ from scipy.stats import quantile_test
 from keras_matrix.analysis.stats.blocks import CONFIDENCE
 from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS
 from keras_matrix.records.host.inherited_environment import THREAD_VARIABLES
-from keras_matrix.records.settings import CALLS
+from keras_matrix.records.settings import CALLS, EXPORTED
 
+WAYS = tuple(call for call in CALLS if call not in EXPORTED)  # an exported file is called in another process
 # What a practitioner writes; nothing of this project is imported.
 BARE = """\
 import json, sys, time
@@ -120,7 +121,7 @@ def main(arguments: list[str]) -> int:
     """Measure the pairs of each backend and call, and print a table."""
     parser = argparse.ArgumentParser(description="the time of a cell's call over that of a bare loop")
     parser.add_argument("--backends", nargs="+", default=TRAINING_BACKENDS, choices=BACKENDS)
-    parser.add_argument("--ways", nargs="+", default=CALLS, choices=CALLS)
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
     parser.add_argument("--epoch-s", type=float, default=0.02, help="seconds of an epoch, about")
     for name, value in {"pairs": 200, "width": 64, "batch": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=value)

@@ -86,7 +86,8 @@ def refuse_other_work(losses: dict[str, float]) -> None:
 
 def fitted(model: Any, source: Any, adapter: Any) -> Arm:
     """Return an epoch of `fit`: the second of two, since only the first of a call makes the iterator."""
-    from keras_matrix.runner.cell.loop import Stretch, fit_epochs
+    from keras_matrix.runner.cell.loop import Stretch
+    from keras_matrix.runner.cell.phases import fit_epochs
 
     return lambda: fit_epochs(model, source, adapter, Stretch(STEPS, 2)).times_s[-1]
 

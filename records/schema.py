@@ -362,6 +362,20 @@ class TensorBoardOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Artefact:
+    """The exported file that was called, in a process of its runtime alone; the backend of the cell exported it."""
+
+    export_time_s: float = about("exporting the model, in a process with Keras and the backend")
+    load_time_s: float = about("loading it in its runtime, imported before: parsing, optimising and compiling it")
+    size_bytes: int = about("size of its files")
+    runtime: str = about("package of the runtime, whose version is in `versions`")
+    options: list[str] = about(
+        "options of the runtime, as NAME=VALUE: those that were set and, where it reports them, those that it chose",
+        default_factory=list,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class CellResult:
     """The result that a cell's process sends to its parent, which accepts it only with its own nonce."""
 
@@ -382,12 +396,14 @@ class CellResult:
     input: InputUse | None = None
     replicas: Replicas | None = None
     generation: Generation | None = None
+    artefact: Artefact | None = None
     data_notes: list[str] = field(default_factory=list)  # what is unusual about the data set
     program_notes: list[str] = field(default_factory=list)  # how a program was measured other than it would run
     unsaved: str | None = None  # why the trained model is not saved; the figures were published before
     collectives_not_timed: str | None = None  # why, if a worker died while its collectives were timed
     outputs_unseen: str | None = None  # why, if the process ended while it compared its outputs
     samples_unseen: str | None = None  # why, if the process ended while its layers were watched
+    unfinished: str | None = None  # what the process was doing, if it ended before it had figures
     exception: str | None = None
     message: str | None = None
 
@@ -426,6 +442,7 @@ class Record:
     input: InputUse | None = about("how the process read its input; null without a pipeline", default=None)
     replicas: Replicas | None = about("the devices of a Keras workload; null on one device", default=None)
     generation: Generation | None = about("the language model; null for other workloads", default=None)
+    artefact: Artefact | None = about("the exported file that was called; null for other calls", default=None)
     gpu_place: GpuPlace | None = about(
         "its GPUs, if the session used several GPUs at the same time; null otherwise", default=None
     )

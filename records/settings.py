@@ -29,7 +29,9 @@ REMATS = (REMAT_OFF, "full", "activations")
 KERAS, NATIVE = "keras", "native"
 ON_BATCH, WHOLE, DIRECT, COMPILED = "predict_on_batch", "predict", "model", "jit"
 MATMUL_PRECISIONS = ("default", "highest", "high", "medium")
-CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED)
+SAVED_MODEL, ONNX, LITERT, OPENVINO_IR, TORCH_EXPORT = "saved_model", "onnx", "litert", "openvino", "torch_export"
+EXPORTED = (SAVED_MODEL, ONNX, LITERT, OPENVINO_IR, TORCH_EXPORT)  # of a file that the backend exports, in its runtime
+CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED, *EXPORTED)
 ON_HOST, ON_DEVICE = "host", "device"
 OUTPUTS = (ON_HOST, ON_DEVICE)
 DEVICE_CALLS = (DIRECT, COMPILED)  # whose outputs are the backend's own arrays, which may stay on the device
@@ -80,9 +82,9 @@ class Settings:
 
     `env` are variables of the environment that the matrix sets, as `inherited_environment.variables_text` writes them.
 
-    `call` is how a model that predicts is called: Keras's `predict` or `predict_on_batch`, `model(x)`, or its forward
-    pass compiled by the backend. `outputs` is where its outputs are when a call ends: in the host's memory, or computed
-    and still on the device.
+    `call` is how a model that predicts is called: Keras's `predict` or `predict_on_batch`, `model(x)`, its forward pass
+    compiled by the backend, or a file that the backend exports, in the runtime of that file. `outputs` is where its
+    outputs are when a call ends: in the host's memory, or computed and still on the device.
 
     `torch_compile` are arguments of `torch.compile`, `xla_flags` flags of XLA, as `compiler_options` writes them.
     `matmul_precision` is how exactly products of matrices in float32 are computed, "default" as the backend does.

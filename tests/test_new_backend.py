@@ -61,6 +61,9 @@ NAMING_BACKENDS = {
     "analysis.whatif.search": "which settings of a backend group gradients",
     "analysis.whatif.what_ifs.gradients": "which settings of a backend group gradients",
     "models.inputs.user_source": "the one backend that trains on texts and ragged tensors",
+    "records.settings": "a kind of exported file",
+    "runner.cell.artefacts": "the runtimes of exported files",
+    "runner.cell.exporting": "Keras's names of the kinds of exported files",
     "runner.cell.entry": "the functions by which a line of a user's code is for one backend",
 }
 

@@ -28,6 +28,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "records/trees.py": (2, "folders that are removed, without following a link"),
     "records/traces/kineto.py": (1, OPENED_BY_THE_READER),
     "records/traces/neutral.py": (4, f"{OPENED_BY_THE_READER}, or one that is written"),
+    "runner/cell/artefacts.py": (3, "what the same process wrote before it became that of a runtime"),
     "runner/cell/project.py": (2, "the user's own project, copied in the cell"),
     "models/fc/meeting.py": (1, KERNEL),
     "models/fc/worker.py": (1, IN_THE_CELL),

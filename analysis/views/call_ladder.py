@@ -13,6 +13,7 @@ which takes the calls of a process as independent (David and Nagaraja, Order Sta
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,9 +24,9 @@ from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.stats.blocks import Estimate, geometric, median_of_known
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import assignment
-from keras_matrix.records.schema import Record, Times
+from keras_matrix.records.schema import Artefact, Record, Times
 from keras_matrix.records.settings import CALLS, ON_BATCH, ON_HOST, Settings
-from keras_matrix.records.text import NOTHING, number, plural, seconds
+from keras_matrix.records.text import NOTHING, bytes_text, number, plural, seconds
 
 # By precision: how far outputs may be from those of model(x), as a share of the largest: that of a gradient's norm in
 # `runner parity`, and some roundings of the narrower types.
@@ -38,6 +39,8 @@ LIMITS: Mapping[str, float] = {
 }
 LIMIT_OF_TF32 = 1e-2
 COLUMNS = ("call", "p50", "p99", "first call", "ratio", "outputs")
+FILE_TIMES = ("export_time_s", "load_time_s")
+FILE_COLUMNS = ("size", "export", "load")  # of exported files, where a ladder has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class CallRung:
     """One way of calling a model: its times in seconds, how its outputs compare, and its ratio to the reference.
 
     `outputs` says how far they are from those of `model(x)`; `reason` why there is no ratio, if there is none.
-    `recompiles` is the largest number of a process in its measured epochs, whose time is in its calls.
+    `recompiles` is the largest number of a process in its measured epochs, whose time is in its calls. `file` is the
+    exported file of a process, with the median times of exporting and loading it; None for other calls.
     """
 
     call: str
@@ -58,6 +62,7 @@ class CallRung:
     ratio: BackendRatio | None
     reason: str
     recompiles: int = 0
+    file: Artefact | None = None
 
     @property
     def estimate(self) -> Estimate | None:
@@ -86,9 +91,10 @@ class CallRung:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The row by column, and the recompilations of the ratio, for pages that draw it as a strip."""
+        """The row by column, with the file and the recompilations, for pages that draw it as a strip."""
         compiled = {"recompilations": str(self.recompiles)} if self.recompiles else {}
-        return dict(zip(COLUMNS, self.texts, strict=True)) | compiled
+        files = dict(zip(FILE_COLUMNS, _file_texts(self.file), strict=True)) if self.file else {}
+        return dict(zip(COLUMNS, self.texts, strict=True)) | files | compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,16 @@ class CallLadder:
     backend: str
     reference: str
     rungs: tuple[CallRung, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of its table."""
+        return COLUMNS + FILE_COLUMNS if any(rung.file for rung in self.rungs) else COLUMNS
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The rows of its table, by `columns`."""
+        return [(*rung.texts, *_file_texts(rung.file))[: len(self.columns)] for rung in self.rungs]
 
     @property
     def title(self) -> str:
@@ -188,7 +204,23 @@ def _rung(call: str, row: Row, cell: CellSummary, against: tuple[str, CellSummar
         ratio,
         reason,
         max((record.resolved.recompiles_timed or 0 for record in cell.measured if record.resolved), default=0),
+        _file(cell),
     )
+
+
+def _file(cell: CellSummary) -> Artefact | None:
+    """Return the exported file of a cell, with the median times of its processes; None for other calls."""
+    found = [record.artefact for record in cell.measured if record.artefact]
+    if not found:
+        return None
+    export_s, load_s = (statistics.median(getattr(file, name) for file in found) for name in FILE_TIMES)
+    return replace(found[0], export_time_s=export_s, load_time_s=load_s)
+
+
+def _file_texts(file: Artefact | None) -> tuple[str, ...]:
+    if file is None:
+        return (NOTHING,) * len(FILE_COLUMNS)
+    return bytes_text(file.size_bytes), seconds(file.export_time_s), seconds(file.load_time_s)
 
 
 def _outputs(cell: CellSummary) -> tuple[float | None, str, bool]:

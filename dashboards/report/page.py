@@ -19,7 +19,7 @@ from keras_matrix.analysis.comparison.ratios import share_text
 from keras_matrix.analysis.comparison.run_summary import subject
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.keras_cost import KerasCost
-from keras_matrix.analysis.views.call_ladder import COLUMNS, CallLadder
+from keras_matrix.analysis.views.call_ladder import CallLadder
 from keras_matrix.analysis.views.result_table import ResultTable
 from keras_matrix.analysis.views.warnings_view import warnings_by_rule
 from keras_matrix.dashboards.charts import axes, figure_table, parallel, picture, pictures, scaling, usage
@@ -238,8 +238,8 @@ def call_tables(ladders: Sequence[CallLadder]) -> list[Grid]:
     return [
         Grid(
             ladder.title,
-            list(COLUMNS[1:]),
-            [GridRow(rung.call, list(rung.texts[1:])) for rung in ladder.rungs],
+            list(ladder.columns[1:]),
+            [GridRow(name, values) for name, *values in ladder.rows],
         )
         for ladder in ladders
     ]

@@ -27,6 +27,7 @@ import tempfile
 import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 import keras_matrix
 from keras_matrix.records.backends import KERAS_2_VARIABLE
@@ -79,7 +80,13 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
     tempfile.tempdir = None
     _shorten_socket_paths(tempfile.gettempdir())
     os.chdir(job.folder)
+    environment = dict(os.environ)  # without what libraries set for themselves
     try:
+        if job.exported_path.exists():  # this process has replaced the one that exported the model
+            from keras_matrix.runner.cell.artefacts import measure_exported
+
+            write_result(job, measure_exported(job))
+            return 0
         if import_time_s is None:
             import_time_s = import_backend()
         # After the backend, as in the child of a fork server: it finds none of the user's modules by mistake.
@@ -90,11 +97,23 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
                 _find_downloads(job, server_home)
             sys.path[:] = search_path(job.import_roots, sys.path)
         _work(job, import_time_s, start)
+        if job.exported_path.exists():
+            _become_runtime(path, environment)
     except Exception as error:  # noqa: BLE001 - the process boundary: any error of a workload becomes evidence
         traceback.print_exc()
         _report(job, error)
         return 1
     return 0
+
+
+def _become_runtime(path: Path, environment: dict[str, str]) -> NoReturn:
+    """Replace this process, which has exported its model, by one with an interpreter that has imported nothing.
+
+    It keeps the process id, its limits and its pipes, which it opens later.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "keras_matrix.runner.cell.entry", str(path)], environment)
 
 
 def _shorten_socket_paths(folder: str) -> None:
@@ -165,7 +184,9 @@ def _work(job: Job, import_time_s: float, start: str) -> None:
         return
     from keras_matrix.runner.cell.measure import measure
 
-    write_result(job, measure(job, import_time_s, start))
+    result = measure(job, import_time_s, start)
+    if not job.exported_path.exists():
+        write_result(job, result)
 
 
 def _report(job: Job, error: Exception) -> None:

@@ -34,9 +34,17 @@ from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, result_of
 from keras_matrix.runner.cell.loop import EpochLog, finite, timed
 from keras_matrix.runner.cell.measure import finished
-from keras_matrix.runner.cell.measured_epochs import PROCESS, Allocated, Compiling, MeasuredEpochs, Turns, with_start
+from keras_matrix.runner.cell.measured_epochs import (
+    PROCESS,
+    Allocated,
+    Compiling,
+    MeasuredEpochs,
+    Timeline,
+    Turns,
+    agreed,
+    with_start,
+)
 from keras_matrix.runner.cell.options import found_versions, resolved_of
-from keras_matrix.runner.cell.phases import Timeline, agreed
 
 
 def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:

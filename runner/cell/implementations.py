@@ -37,9 +37,9 @@ from keras_matrix.records.traces.request import untraceable
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, Feed, Feeder, counted_feed, make_batches
 from keras_matrix.runner.cell.generation import Generating, generated, lengths
-from keras_matrix.runner.cell.loop import EpochClock, EpochLog, Stretch
+from keras_matrix.runner.cell.loop import EpochLog, Stretch
 from keras_matrix.runner.cell.options import MADE_BY_KERAS, switch_off
-from keras_matrix.runner.cell.phases import Training, WorkMismatch, unchanged
+from keras_matrix.runner.cell.phases import EpochClock, Training, WorkMismatch, unchanged
 from keras_matrix.runner.cell.work import Counting
 
 CHECKED_STEPS = 5

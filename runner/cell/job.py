@@ -157,6 +157,8 @@ class Job:
     model_path = _InFolder("model.json")  # the model's description
     profile_dir = _InFolder("profile")  # the folder of the backend's profile
     undone_path = _InFolder("undone.txt")  # lists which of these the process could not write, one per line
+    exported_path = _InFolder("exported.json")  # what the process of an exported model's runtime begins with
+    artefact_dir = _InFolder("artefact")  # the folder of the exported model
 
     @property
     def goes_on(self) -> bool:

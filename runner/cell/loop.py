@@ -1,24 +1,21 @@
-"""The timed loops: epochs of `fit`, of predict or generate calls.
+"""The timed loop of predict or generate calls, and what consecutive epochs of any kind are and log.
 
-Timing starts and ends with the device idle. No hook runs between two batches: in Keras 3 such a hook synchronises every
-step on JAX and PyTorch. An epoch's time includes its steps and the resetting and reading of metrics, as `fit` does
-them, without validation and building. Of a call with its own arguments it includes validation and callbacks as well.
+It imports neither Keras nor a backend: a process that measures an exported model has only the runtime of its file.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any
 
-import keras
+import numpy as np
 
-from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.models.workload import arrays_in
+from keras_matrix.records.instruments.work_done import WorkStretch
 from keras_matrix.runner.cell.batches import Batch, inputs_of
 from keras_matrix.runner.cell.clock import Clock, monotonic
-from keras_matrix.runner.cell.work import Counting, rows_of
 
 BeforeEpoch = Callable[[int], None]
 """Called with an epoch's number before its clock starts, the device idle, to wait for the process's turn."""
@@ -40,7 +37,7 @@ class Stretch:
     epochs: int
     discard: int = 0
     before: BeforeEpoch = at_once
-    callbacks: tuple[keras.callbacks.Callback, ...] = ()
+    callbacks: tuple[Any, ...] = ()
     lead_in: int = 0
     started: Callable[[], None] = lambda: None
 
@@ -56,105 +53,6 @@ class EpochLog:
 
     times_s: list[float] = field(default_factory=list)
     logs: list[dict[str, float | None]] = field(default_factory=list)
-
-
-class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
-    """Times each epoch, without its lead-in, with the device synchronised at both ends."""
-
-    def __init__(
-        self, adapter: BackendAdapter, stretch: Stretch, clock: Clock = monotonic, counting: Counting | None = None
-    ) -> None:
-        super().__init__()
-        self.log = EpochLog()
-        self._adapter = adapter
-        self._stretch = stretch
-        self._counting = counting
-        self._clock = clock
-        self._begun_s: float | None = None
-        self._starting: Thread | None = None
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._adapter.barrier(self.model)
-        if self._counting:
-            self._counting.epoch_begun()
-        self._stretch.before(epoch)
-        self._begun_s = None
-        self._adapter.group.epoch_begins()
-        if self._stretch.lead_in:
-            self._start_after_lead_in()
-        else:
-            self._start()
-
-    def _start(self) -> None:
-        self._stretch.started()
-        self._begun_s = self._clock()
-
-    def _start_after_lead_in(self) -> None:
-        """Start the clock when the first steps are computed, while training goes on where the backend can.
-
-        Keras's hook after each batch would synchronise every step. Here the function of the step is replaced by one
-        that counts its calls, until the clock starts. If the training thread prepares batches, the one after these
-        steps is then prepared while they are computed, as later ones are.
-        """
-        model = self.model
-        step, steps_left = model.train_function, self._stretch.lead_in // model.steps_per_execution
-
-        def counted(*arguments: Any) -> Any:
-            nonlocal steps_left
-            outputs = step(*arguments)
-            steps_left -= 1
-            if not steps_left:
-                model.train_function = step
-                self._start_with(outputs)
-            return outputs
-
-        model.train_function = counted
-
-    def _start_with(self, outputs: Any) -> None:
-        """Start the clock when a step's outputs are computed, in another thread if nothing synchronises each step."""
-        step_end = None if self._stretch.callbacks else self._adapter.step_end(outputs)
-        if step_end is None:
-            self._adapter.wait(outputs)
-            self._start()
-        else:
-            self._starting = Thread(target=self._start_after, args=(step_end,))
-            self._starting.start()
-
-    def _start_after(self, step_end: Callable[[], None]) -> None:
-        step_end()
-        self._begun_s = self._clock()
-        self._stretch.started()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._adapter.barrier(self.model)
-        end = self._adapter.group.epoch_ended(dict(logs or {}))
-        ended_s = self._clock()
-        if self._starting:
-            self._starting.join()
-            self._starting = None
-        if self._begun_s is None:
-            raise ValueError(f"epoch {epoch + 1} ended within its first {self._stretch.lead_in} steps")
-        self.log.times_s.append(ended_s - self._begun_s)
-        self.log.logs.append({name: finite(value) for name, value in end.logs.items()})
-        if self._counting:
-            self._counting.epoch_ended(end.further_samples)
-
-
-def fit_epochs(
-    model: Any, source: Any, adapter: BackendAdapter, stretch: Stretch, counting: Counting | None = None
-) -> EpochLog:
-    """Train the epochs of a stretch from an endless source and return their times and logs.
-
-    `counting` reads its counters before and after each epoch, the device idle and the clock stopped.
-    """
-    epoch_clock = EpochClock(adapter, stretch, counting=counting)
-    callbacks = [*adapter.group.callbacks(), epoch_clock, *stretch.callbacks]
-    steps, epochs = stretch.steps_with_lead_in, stretch.epochs
-    if isinstance(source, Iterator):
-        source = adapter.source(source)
-    with adapter.group.training(steps, epochs):
-        model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=callbacks)
-    return epoch_clock.log
 
 
 @dataclass(slots=True)
@@ -190,6 +88,24 @@ def call_epochs(call: Callable[[Any], Any], batches: Sequence[Batch], stretch: S
     return log
 
 
+def predicted(name: str, steps: int, rows: Sequence[int]) -> WorkStretch:
+    """Return the work of epochs of predict calls: `rows` has each epoch's summed leading dimensions of outputs."""
+    unknown: list[int | None] = [None] * len(rows)
+    return WorkStretch(name, steps, len(rows), unknown, list(rows), [0] * len(rows))
+
+
+def rows_of(outputs: Any) -> int:
+    """Return the smallest leading dimension among the arrays of an output; 0 for an output without arrays.
+
+    An array of one number, such as an auxiliary loss, does not count as rows if another array has rows. A walk through
+    a structure between two calls, although it is not timed, would slow the next call.
+    """
+    if (array_shape := getattr(outputs, "shape", None)) is not None:
+        return int(array_shape[0]) if len(array_shape) else 0
+    shapes = [shape for shape in (tuple(np.shape(part)) for part in arrays_in(outputs)) if shape]
+    return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
+
+
 def step_time_by_doubling(epoch_s: Callable[[int], float], *, enough_s: float) -> float:
     """Return the seconds of one step, from epochs of growing length until one lasts `enough_s`.
 
@@ -219,3 +135,29 @@ def finite(value: Any) -> float | None:
     """Return a number, None for one that is not finite."""
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def deviation_of_arrays(actual: Sequence[Any], expected: Sequence[Any]) -> tuple[float | None, str | None]:
+    """Return the largest deviation of a number, as a share of the largest one of its output; or why there is none.
+
+    Pure. Texts must be equal.
+    """
+    actual_arrays, expected_arrays = (list(map(np.asarray, part)) for part in (actual, expected))
+    if len(actual_arrays) != len(expected_arrays):
+        return None, f"are {len(actual_arrays)}, and {len(expected_arrays)} of model(x)"
+    largest = 0.0
+    for actual_array, expected_array in zip(actual_arrays, expected_arrays, strict=True):
+        if actual_array.shape != expected_array.shape:
+            return None, f"have the shape {actual_array.shape}, and {expected_array.shape} of model(x)"
+        if actual_array.dtype.kind in "OSU" or expected_array.dtype.kind in "OSU":
+            if not np.array_equal(actual_array, expected_array):
+                return None, "are other texts than those of model(x)"
+            continue
+        dtype = np.complex128 if "c" in (actual_array.dtype.kind, expected_array.dtype.kind) else np.float64
+        values, reference = actual_array.astype(dtype), expected_array.astype(dtype)
+        if not (np.isfinite(values).all() and np.isfinite(reference).all()):
+            return None, "are not finite"
+        if values.size:
+            scale = max(float(np.abs(reference).max()), float(np.finfo(np.float32).tiny))
+            largest = max(largest, float(np.abs(values - reference).max()) / scale)
+    return largest, None

@@ -17,8 +17,8 @@ from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
-from keras_matrix.records.schema import CellResult
-from keras_matrix.records.settings import FIT, GENERATE, KERAS, PIPELINE, PREDICT, Settings
+from keras_matrix.records.schema import CellResult, Times
+from keras_matrix.records.settings import EXPORTED, FIT, GENERATE, KERAS, PIPELINE, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches
@@ -103,14 +103,12 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     workload, overridden = _built(job, adapter)
     applied_settings, own_options = applied(workload, settings)
     job = job_as_resolved(job, applied_settings)
-    adapter.check(job.settings)
-    check_input(workload, job.settings)
-    check_resolved(job.settings, workload.model)
-    if job.settings.phase == GENERATE:
-        check_generates(workload, job.settings, adapter)
+    _check(job.settings, workload, adapter)
     group.prepare(workload.model)
     first_batches = make_batches(workload, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
+    if job.settings.call in EXPORTED:
+        return exported(job, workload, adapter, (build_time_s, start))
     measured_epochs = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
     work = _work_of(job.settings, workload)(workload, adapter, job, measured_epochs)
     times, learning, steps = work.run(first_batches)
@@ -143,6 +141,35 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     result = with_further_steps(job, group, work, (saved(job, workload, result), first_batches[0]))
     parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
+
+
+def _check(settings: Settings, workload: Built, adapter: BackendAdapter) -> None:
+    """Raise `Unsupported` or ValueError for a workload that cannot be measured with its resolved settings."""
+    adapter.check(settings)
+    check_input(workload, settings)
+    check_resolved(settings, workload.model)
+    if settings.phase == GENERATE:
+        check_generates(workload, settings, adapter)
+
+
+def exported(job: Job, workload: Built, adapter: BackendAdapter, begin: tuple[float, str]) -> CellResult:
+    """Export the model, and return what is known of the cell until its file was measured, in another process.
+
+    `begin` are the seconds of building the model, and the start method. Raises `Unsupported`.
+    """
+    from keras_matrix.runner.cell.exporting import export
+
+    build_time_s, start = begin
+    resolved = resolved_of_model(job, workload, adapter, (start, 1))
+    result = replace(
+        result_of(job),
+        times=Times(build_time_s=build_time_s),
+        resolved=replace(resolved, available_samples=workload.available_samples),
+        versions=found_versions(adapter),
+        data_notes=[*(workload.pipeline.notes if workload.pipeline else ())],
+    )
+    export(job, workload, adapter, result)
+    return result
 
 
 def _built(job: Job, adapter: BackendAdapter) -> tuple[Built, list[str]]:

@@ -1,6 +1,6 @@
-"""The context of a cell's measured epochs: its turns, and the backend's compilations and memory meanwhile.
+"""The context of a cell's measured epochs: its turns, the backend's compilations and memory meanwhile, their figures.
 
-Nothing is read or counted between two steps.
+It imports neither Keras nor a backend, as `loop`. Nothing is read or counted between two steps.
 
 The cell's side of interleaving: it rests before each measured epoch until the host lets it continue.
 
@@ -16,19 +16,25 @@ The first message of a cell without given steps has the time of a step, and the 
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import IO
 
 from keras_matrix.models.process import settle
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.epoch_figures import EpochWork, tokens_a_sample, with_figures
 from keras_matrix.records.schema import Memory, Resolved, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import memory
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents
+from keras_matrix.runner.cell.batches import steps_of_pass
+from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, Resting
-from keras_matrix.runner.cell.loop import Stretch
+from keras_matrix.runner.cell.loop import EpochLog, Stretch, step_time_by_doubling
 
+CALIBRATION_EPOCH_S = 0.15
 MEASURED_EPOCHS, PROCESS = "measured_epochs", "process"
 
 
@@ -183,3 +189,63 @@ class Turns:
             raise HostGone("the runner has ended")
         steps: int | None = json.loads(line)["steps"]
         return steps
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The consecutive parts of a process; durations in seconds."""
+
+    first_step_s: float
+    calibration_s: float | None
+    steps: int
+    epochs: EpochLog
+    short: EpochLog = field(default_factory=EpochLog)
+
+    def times(self, settings: Settings) -> Times:
+        """Return the record's figures."""
+        epochs_s = [self.first_step_s + self.epochs.times_s[0], *self.epochs.times_s[1:]]
+        if not settings.discard:
+            epochs_s = self.epochs.times_s
+        return replace(
+            summarise(epochs_s, self.short.times_s[1:], settings, self.steps),
+            first_step_time_s=self.first_step_s,
+            calibration_time_s=self.calibration_s,
+            training_time_s=self.first_step_s
+            + (self.calibration_s or 0.0)
+            + sum(self.epochs.times_s)
+            + sum(self.short.times_s),
+        )
+
+
+def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
+    """Return the steps per epoch, and the seconds of their calibration, None if they were given.
+
+    The steps are whole calls of the backend: a multiple of `steps_per_execution`.
+    """
+    if job.steps is not None:
+        return job.steps, None
+    begun_s = monotonic()
+    step_time_s = step_time_by_doubling(epoch_s, enough_s=CALIBRATION_EPOCH_S)
+    calibration_s = monotonic() - begun_s
+    chunk = job.settings.steps_per_execution
+    return math.ceil(turns.agree_on_steps(step_time_s) / chunk) * chunk, calibration_s
+
+
+def epoch_work(settings: Settings, steps: int) -> EpochWork:
+    """Return the work of an epoch of so many steps."""
+    chunk, passes = settings.steps_per_execution, steps_of_pass(settings)
+    return EpochWork(steps, settings.batch_size, passes, chunk, settings.phase, tokens_a_sample(settings))
+
+
+def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: Settings, steps: int) -> Times:
+    """Turn epoch times into the record's figures. Pure.
+
+    `epoch_times_s` has every epoch of `steps` steps, discarded ones first; `short_times_s` the measured epochs of the
+    second length, and may be empty.
+    """
+    times = Times(
+        discarded_epoch_times_s=epoch_times_s[: settings.discard],
+        epoch_times_s=epoch_times_s[settings.discard :],
+        short_epoch_times_s=short_times_s,
+    )
+    return with_figures(times, epoch_work(settings, steps))

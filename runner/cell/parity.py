@@ -34,9 +34,10 @@ from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import counted_feed, inputs_of, make_batches, parts_of, steps_of_pass
 from keras_matrix.runner.cell.checks.devices import prove, reserving
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
-from keras_matrix.runner.cell.loop import Stretch, finite, fit_epochs
+from keras_matrix.runner.cell.loop import Stretch, finite
 from keras_matrix.runner.cell.measure import build
 from keras_matrix.runner.cell.options import configure_keras, found_versions, seed_all, switch_off
+from keras_matrix.runner.cell.phases import fit_epochs
 from keras_matrix.runner.cell.replicated.groups import group_of
 
 Array = NDArray[Any]

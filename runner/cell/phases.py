@@ -1,4 +1,8 @@
-"""Runs a cell's workload that trains, epochs of `fit`, and computes the figures of epochs.
+"""Runs a cell's workload that trains: epochs of `fit`.
+
+Timing starts and ends with the device idle. No hook runs between two batches: in Keras 3 such a hook synchronises every
+step on JAX and PyTorch. An epoch's time includes its steps and the resetting and reading of metrics, as `fit` does
+them, without validation and building. Of a call with its own arguments it includes validation and callbacks as well.
 
 Each call is counted (`runner.cell.work`), so that the runner can determine whether the work was done.
 """
@@ -7,15 +11,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Thread
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_matrix.models.inputs.user_source import on_host
 from keras_matrix.models.workload import Built, Fit, map_arrays
-from keras_matrix.records.epoch_figures import EpochWork, tokens_a_sample, with_figures
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import plural
@@ -30,18 +35,12 @@ from keras_matrix.runner.cell.called_fit import (
     prefetches,
     training_rows,
 )
-from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.clock import Clock, monotonic
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.loop import (
-    EpochLog,
-    Stretch,
-    fit_epochs,
-    step_time_by_doubling,
-)
-from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Turns
+from keras_matrix.runner.cell.loop import EpochLog, Stretch, finite
+from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Timeline, agreed, epoch_work, summarise
 from keras_matrix.runner.cell.work import Counting, Ledger, WeightChecksums, received_samples
 
-CALIBRATION_EPOCH_S = 0.15
 # The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
 SECOND_LENGTH_REPEAT = 0
 # At this learning rate any gradient that is not zero moves a weight of any precision.
@@ -109,32 +108,6 @@ def steps_of_epochs(text: str, steps: Sequence[int], stretch: Stretch) -> int:
         some_text = ", ".join(map(str, steps[:SHOWN]))
         raise WorkMismatch(f"steps: the epochs of {text} must have equally many, got {some_text}; give it whole passes")
     return measured_steps.pop()
-
-
-@dataclass(slots=True)
-class Timeline:
-    """The consecutive parts of a process; durations in seconds."""
-
-    first_step_s: float
-    calibration_s: float | None
-    steps: int
-    epochs: EpochLog
-    short: EpochLog = field(default_factory=EpochLog)
-
-    def times(self, settings: Settings) -> Times:
-        """Return the record's figures."""
-        epochs_s = [self.first_step_s + self.epochs.times_s[0], *self.epochs.times_s[1:]]
-        if not settings.discard:
-            epochs_s = self.epochs.times_s
-        return replace(
-            summarise(epochs_s, self.short.times_s[1:], settings, self.steps),
-            first_step_time_s=self.first_step_s,
-            calibration_time_s=self.calibration_s,
-            training_time_s=self.first_step_s
-            + (self.calibration_s or 0.0)
-            + sum(self.epochs.times_s)
-            + sum(self.short.times_s),
-        )
 
 
 def unchanged(source: Any) -> Any:
@@ -367,45 +340,110 @@ def call_notes(call: Fit | None, overridden: Sequence[str]) -> list[str]:
     return [f"an epoch's time includes {' and '.join(parts)} of fit"] if parts else []
 
 
+class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
+    """Times each epoch, without its lead-in, with the device synchronised at both ends."""
+
+    def __init__(
+        self, adapter: BackendAdapter, stretch: Stretch, clock: Clock = monotonic, counting: Counting | None = None
+    ) -> None:
+        super().__init__()
+        self.log = EpochLog()
+        self._adapter = adapter
+        self._stretch = stretch
+        self._counting = counting
+        self._clock = clock
+        self._begun_s: float | None = None
+        self._starting: Thread | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._adapter.barrier(self.model)
+        if self._counting:
+            self._counting.epoch_begun()
+        self._stretch.before(epoch)
+        self._begun_s = None
+        self._adapter.group.epoch_begins()
+        if self._stretch.lead_in:
+            self._start_after_lead_in()
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        self._stretch.started()
+        self._begun_s = self._clock()
+
+    def _start_after_lead_in(self) -> None:
+        """Start the clock when the first steps are computed, while training goes on where the backend can.
+
+        Keras's hook after each batch would synchronise every step. Here the function of the step is replaced by one
+        that counts its calls, until the clock starts. If the training thread prepares batches, the one after these
+        steps is then prepared while they are computed, as later ones are.
+        """
+        model = self.model
+        step, steps_left = model.train_function, self._stretch.lead_in // model.steps_per_execution
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal steps_left
+            outputs = step(*arguments)
+            steps_left -= 1
+            if not steps_left:
+                model.train_function = step
+                self._start_with(outputs)
+            return outputs
+
+        model.train_function = counted
+
+    def _start_with(self, outputs: Any) -> None:
+        """Start the clock when a step's outputs are computed, in another thread if nothing synchronises each step."""
+        step_end = None if self._stretch.callbacks else self._adapter.step_end(outputs)
+        if step_end is None:
+            self._adapter.wait(outputs)
+            self._start()
+        else:
+            self._starting = Thread(target=self._start_after, args=(step_end,))
+            self._starting.start()
+
+    def _start_after(self, step_end: Callable[[], None]) -> None:
+        step_end()
+        self._begun_s = self._clock()
+        self._stretch.started()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._adapter.barrier(self.model)
+        end = self._adapter.group.epoch_ended(dict(logs or {}))
+        ended_s = self._clock()
+        if self._starting:
+            self._starting.join()
+            self._starting = None
+        if self._begun_s is None:
+            raise ValueError(f"epoch {epoch + 1} ended within its first {self._stretch.lead_in} steps")
+        self.log.times_s.append(ended_s - self._begun_s)
+        self.log.logs.append({name: finite(value) for name, value in end.logs.items()})
+        if self._counting:
+            self._counting.epoch_ended(end.further_samples)
+
+
+def fit_epochs(
+    model: Any, source: Any, adapter: BackendAdapter, stretch: Stretch, counting: Counting | None = None
+) -> EpochLog:
+    """Train the epochs of a stretch from an endless source and return their times and logs.
+
+    `counting` reads its counters before and after each epoch, the device idle and the clock stopped.
+    """
+    epoch_clock = EpochClock(adapter, stretch, counting=counting)
+    callbacks = [*adapter.group.callbacks(), epoch_clock, *stretch.callbacks]
+    steps, epochs = stretch.steps_with_lead_in, stretch.epochs
+    if isinstance(source, Iterator):
+        source = adapter.source(source)
+    with adapter.group.training(steps, epochs):
+        model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=callbacks)
+    return epoch_clock.log
+
+
 def fit_counted(counting: Counting, feeder: Feeder, adapter: BackendAdapter, stretch: Stretch) -> tuple[EpochLog, Feed]:
     """Train the epochs of a stretch and count the work; return their log and their feed."""
     feed = feeder(stretch.steps_with_lead_in * stretch.epochs)
     counting.begin()
     return fit_epochs(counting.model, feed.source, adapter, stretch, counting), feed
-
-
-def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
-    """Return the steps per epoch, and the seconds of their calibration, None if they were given.
-
-    The steps are whole calls of the backend: a multiple of `steps_per_execution`.
-    """
-    if job.steps is not None:
-        return job.steps, None
-    begun_s = monotonic()
-    step_time_s = step_time_by_doubling(epoch_s, enough_s=CALIBRATION_EPOCH_S)
-    calibration_s = monotonic() - begun_s
-    chunk = job.settings.steps_per_execution
-    return math.ceil(turns.agree_on_steps(step_time_s) / chunk) * chunk, calibration_s
-
-
-def epoch_work(settings: Settings, steps: int) -> EpochWork:
-    """Return the work of an epoch of so many steps."""
-    chunk, passes = settings.steps_per_execution, steps_of_pass(settings)
-    return EpochWork(steps, settings.batch_size, passes, chunk, settings.phase, tokens_a_sample(settings))
-
-
-def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: Settings, steps: int) -> Times:
-    """Turn epoch times into the record's figures. Pure.
-
-    `epoch_times_s` has every epoch of `steps` steps, discarded ones first; `short_times_s` the measured epochs of the
-    second length, and may be empty.
-    """
-    times = Times(
-        discarded_epoch_times_s=epoch_times_s[: settings.discard],
-        epoch_times_s=epoch_times_s[settings.discard :],
-        short_epoch_times_s=short_times_s,
-    )
-    return with_figures(times, epoch_work(settings, steps))
 
 
 def learning_of(log: EpochLog) -> Learning:

@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_matrix.models.workload import Built
 from keras_matrix.records.epoch_figures import call_interval, call_quantile
@@ -31,10 +30,10 @@ from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, ON_DEVICE,
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches
 from keras_matrix.runner.cell.job import Job, in_a_line
-from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs
-from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
-from keras_matrix.runner.cell.phases import Timeline, agreed, unchanged
-from keras_matrix.runner.cell.work import Ledger, predicted
+from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs, deviation_of_arrays, predicted
+from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Timeline, agreed
+from keras_matrix.runner.cell.phases import unchanged
+from keras_matrix.runner.cell.work import Ledger
 
 _IN_BOLD = re.compile(r"\x1b\[1m(.+?)(?:\n|\x1b\[0m)")
 Calling = Callable[[Any], Any]
@@ -184,7 +183,7 @@ class Predicting:
             traceback.print_exc()
             raise Unsupported(
                 f"call: {COMPILED}: {self._job.settings.backend} cannot compile the model's forward pass, "
-                f"{_compilers_line(error)}; set another call"
+                f"{compilers_line(error)}; set another call"
             ) from None
 
     def _answers(self, inputs: Any) -> bool:
@@ -210,7 +209,7 @@ class Predicting:
         return list(batches)
 
 
-def _compilers_line(error: Exception) -> str:
+def compilers_line(error: Exception) -> str:
     """Return an error as one line: what Keras writes in bold within a traceback as text, else its first line."""
     cause = _IN_BOLD.search(str(error))
     return (f"{type(error).__name__}: {cause[1].strip()}" if cause else in_a_line(error))[:200]
@@ -219,24 +218,6 @@ def _compilers_line(error: Exception) -> str:
 def deviation_of(actual: Any, expected: Any) -> tuple[float | None, str | None]:
     """Return the largest deviation of a number, as a share of the largest one of its output; or why there is none.
 
-    Pure. Both are nested structures of NumPy arrays. Texts must be equal.
+    Both are nested structures of NumPy arrays.
     """
-    actual_arrays, expected_arrays = (list(map(np.asarray, keras.tree.flatten(part))) for part in (actual, expected))
-    if len(actual_arrays) != len(expected_arrays):
-        return None, f"are {len(actual_arrays)}, and {len(expected_arrays)} of model(x)"
-    largest = 0.0
-    for actual_array, expected_array in zip(actual_arrays, expected_arrays, strict=True):
-        if actual_array.shape != expected_array.shape:
-            return None, f"have the shape {actual_array.shape}, and {expected_array.shape} of model(x)"
-        if actual_array.dtype.kind in "OSU" or expected_array.dtype.kind in "OSU":
-            if not np.array_equal(actual_array, expected_array):
-                return None, "are other texts than those of model(x)"
-            continue
-        dtype = np.complex128 if "c" in (actual_array.dtype.kind, expected_array.dtype.kind) else np.float64
-        values, reference = actual_array.astype(dtype), expected_array.astype(dtype)
-        if not (np.isfinite(values).all() and np.isfinite(reference).all()):
-            return None, "are not finite"
-        if values.size:
-            scale = max(float(np.abs(reference).max()), float(np.finfo(np.float32).tiny))
-            largest = max(largest, float(np.abs(values - reference).max()) / scale)
-    return largest, None
+    return deviation_of_arrays(keras.tree.flatten(actual), keras.tree.flatten(expected))

@@ -44,7 +44,7 @@ from keras_matrix.runner.cell.calls import (
 from keras_matrix.runner.cell.checks.devices import prove
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, leave, result_of, write_result
-from keras_matrix.runner.cell.loop import Stretch
+from keras_matrix.runner.cell.loop import Stretch, rows_of
 from keras_matrix.runner.cell.measured_epochs import (
     Allocated,
     Compiling,
@@ -72,7 +72,6 @@ from keras_matrix.runner.cell.work import (
     WeightChecksums,
     evaluated_samples,
     own_methods,
-    rows_of,
     work_done,
 )
 

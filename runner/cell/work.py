@@ -166,12 +166,6 @@ class Counting:
         )
 
 
-def predicted(name: str, steps: int, rows: Sequence[int]) -> WorkStretch:
-    """Return the work of epochs of predict calls: `rows` has each epoch's summed leading dimensions of outputs."""
-    unknown: list[int | None] = [None] * len(rows)
-    return WorkStretch(name, steps, len(rows), unknown, list(rows), [0] * len(rows))
-
-
 @dataclass(frozen=True, slots=True)
 class WeightChecksums:
     """Checksums, at one moment, of the weights that training may change and of the optimizer's own variables."""
@@ -240,18 +234,6 @@ def platforms_of(adapter: BackendAdapter, model: Any, inputs: Any) -> tuple[set[
         print(f"the output's device is unknown: {type(error).__name__}: {error}", file=sys.stderr)
         return weights, set()
     return weights, set() if outputs is None else adapter.platforms(keras.tree.flatten(outputs))
-
-
-def rows_of(outputs: Any) -> int:
-    """Return the smallest leading dimension among the arrays of an output; 0 for an output without arrays.
-
-    An array of one number, such as an auxiliary loss, does not count as rows if another array has rows. A walk through
-    a structure between two calls, although it is not timed, would slow the next call.
-    """
-    if (array_shape := getattr(outputs, "shape", None)) is not None:
-        return int(array_shape[0]) if len(array_shape) else 0
-    shapes = [shape for shape in (tuple(np.shape(part)) for part in keras.tree.flatten(outputs)) if shape]
-    return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
 
 
 def evaluated_samples(model: Any) -> int | None:

@@ -10,6 +10,7 @@ from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import (
     COMPILED,
     DEVICE_CALLS,
+    EXPORTED,
     FEEDS,
     FIT,
     FROZEN_QUANTIZATIONS,
@@ -157,6 +158,10 @@ def _of_calls(axes: Axes) -> Iterator[Conflict]:
             usual_text = usual if isinstance(usual, str) else say(usual)
             text = f"must be {usual_text} with call: {calls[0]}, which it does not affect, got {say(value)}"
             yield Conflict(key, "call", text)
+    exported = [value for value in others if value in EXPORTED]
+    if exported and (device := next((device for device in axes["device"] if device != "cpu"), None)) is not None:
+        text = f"must be cpu with call: {exported[0]}, an exported file, got {say(device)}"
+        yield Conflict("device", "call", text)
 
 
 def _of_outputs(axes: Axes) -> Iterator[Conflict]:

@@ -280,7 +280,7 @@ SETTINGS: dict[str, ValueRule] = {
     "call": ValueRule(
         choices=settings.CALLS,
         default=settings.ON_BATCH,
-        meaning="predict: how the model is called: a method, model(x), or its forward pass compiled by the backend",
+        meaning="predict: how the model is called: a method, model(x), its compiled forward pass, or an exported file",
     ),
     "outputs": ValueRule(
         choices=settings.OUTPUTS,

@@ -127,7 +127,7 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
         raise ResultRefused("bad_result: the result belongs to another attempt")
     if problem := _implausible(result, job):
         raise ResultRefused(f"bad_result: {problem}")
-    if result.exception is not None:
+    if result.exception is not None or result.unfinished is not None:
         return result
     result, problem = derived(result, job.settings)
     if problem:
@@ -137,15 +137,18 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> StatusVerdict:
     """Return the verdict on an attempt: `result` as accepted, or the `problem` for which it was refused."""
-    is_complete = result is not None and result.exception is None and _goes_on(job, result)
+    unfinished = result.unfinished if result else None
+    is_complete = result is not None and result.exception is None and not unfinished and _goes_on(job, result)
     if verdict := not_run(outcome):
         return verdict
     if reason := lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result):
         return StatusVerdict(Status.INFRA, reason)
     if not is_complete and (verdict := ended_by_force(outcome, job)):
-        return verdict
+        return replace(verdict, reason=f"{verdict.reason}, while {unfinished}") if unfinished else verdict
     if result is not None and result.exception is not None:
         return _raised(job, outcome, result)
+    if unfinished:
+        return StatusVerdict(Status.ERROR, f"exit code {outcome.exit_code}, while {unfinished}")
     if outcome.exit_code != 0 and not is_complete:
         return StatusVerdict(Status.ERROR, f"exit code {outcome.exit_code}: {problem or 'after a result was written'}")
     if result is None:
@@ -354,7 +357,7 @@ def _resolved_problem(resolved: Resolved, settings: Settings) -> str | None:
 
 def _implausible(result: CellResult, job: Job) -> str | None:
     """Return what is wrong with a completed result: missing parts, or impossible durations."""
-    if result.exception is not None:
+    if result.exception is not None or result.unfinished is not None:
         return None
     if result.device is None:
         return "it does not prove its device"

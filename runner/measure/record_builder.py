@@ -58,7 +58,8 @@ def build_record(
     """Return the record of an attempt from its evidence, result and verdict. Pure."""
     (result, problem, verdict), (run_id, machine, started_at) = judged, context
     growths = _growths(outcome, result)
-    peaks = (result.memory.peak_host_memory_bytes if result else None, outcome.peak_tree_memory_bytes)
+    tree_peak = None if result and result.artefact else outcome.peak_tree_memory_bytes  # of the export, too
+    peaks = (result.memory.peak_host_memory_bytes if result else None, tree_peak)
     return Record(
         schema_version=schema.SCHEMA_VERSION,
         run_id=run_id,
@@ -93,6 +94,7 @@ def build_record(
         input=result.input if result else None,
         replicas=result.replicas if result else None,
         generation=result.generation if result else None,
+        artefact=result.artefact if result else None,
         gpu_place=outcome.gpu_place,
         usage=_usage(job, outcome, result.times if result else Times(), growths),
     )

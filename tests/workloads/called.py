@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import keras
@@ -76,6 +77,19 @@ class _Failing(keras.Model):
 def failing() -> tuple[Any, Any]:
     """A model whose error is its own, however it is called."""
     return _ready(_Failing()), _values(FEATURES)
+
+
+class _Aborting(keras.Sequential):
+    """A model whose export prints and ends the process, as an exporter may that is not written in Python."""
+
+    def export(self, *arguments: Any, **named: Any) -> None:
+        print("\x00 not a message", flush=True)
+        os.abort()
+
+
+def aborting() -> tuple[Any, Any]:
+    """A model that cannot be exported, and whose exporter ends the process."""
+    return _ready(_Aborting([keras.Input((FEATURES,)), keras.layers.Dense(2)])), _values(FEATURES)
 
 
 class _OwnStep(keras.Sequential):

@@ -24,8 +24,8 @@ from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.answering import answer_order
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.loop import Stretch, fit_epochs, step_time_by_doubling
-from keras_matrix.runner.cell.phases import fit_counted
+from keras_matrix.runner.cell.loop import Stretch, step_time_by_doubling
+from keras_matrix.runner.cell.phases import fit_counted, fit_epochs
 from keras_matrix.runner.cell.work import Counting
 
 EPOCH_S = 0.1

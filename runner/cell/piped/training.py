@@ -29,8 +29,8 @@ from keras_matrix.runner.cell.batches import Batch, Feeder
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import EpochLog, Stretch
-from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
-from keras_matrix.runner.cell.phases import Timeline, Training, agreed, learning_of, unchanged
+from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Timeline, agreed
+from keras_matrix.runner.cell.phases import Training, learning_of, unchanged
 from keras_matrix.runner.cell.piped.process_tree import PageCache, ProcessTree, TreeCounters, Used, total, used_between
 from keras_matrix.runner.cell.piped.stream import PythonStream
 from keras_matrix.runner.cell.piped.timers import EachStep, StreamRequest, Timers

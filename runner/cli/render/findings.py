@@ -28,7 +28,7 @@ from keras_matrix.analysis.keras_cost import KerasCost
 from keras_matrix.analysis.scaling import DeviceScaling
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic
-from keras_matrix.analysis.views.call_ladder import COLUMNS, CallLadder, CallRung
+from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.analysis.views.warnings_view import RuleWarnings, warnings_by_rule
 from keras_matrix.records import left_out
@@ -97,7 +97,7 @@ def call_lines(ladders: Sequence[CallLadder]) -> list[str]:
     """Return the ladders of calls as tables, each with a blank line before it."""
     lines = []
     for ladder in ladders:
-        rows = [[*COLUMNS], *([*rung.texts] for rung in ladder.rungs)]
+        rows = [[*ladder.columns], *map(list, ladder.rows)]
         lines += ["", printable(f"calls of {ladder.title}")]
         lines += [f"  {line}" for line in aligned(rows, frozenset((1, 2, 3)))]
     return lines
@@ -214,6 +214,7 @@ def _call_json(ladder: CallLadder, rung: CallRung) -> dict[str, Any]:
         "outputs_deviation": rung.deviation,
         "outputs": rung.outputs,
         "reason": rung.reason,
+        "file": to_json(rung.file),
     }
 
 

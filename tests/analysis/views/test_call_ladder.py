@@ -18,8 +18,8 @@ from keras_matrix.analysis.views.call_ladder import COLUMNS, LIMITS, CallLadder,
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report.page import call_tables, render
 from keras_matrix.records.findings import FindingKind
-from keras_matrix.records.schema import Record, Resolved, Status
-from keras_matrix.records.settings import CALLS, ON_BATCH, ON_DEVICE, PREDICT
+from keras_matrix.records.schema import Artefact, Record, Resolved, Status
+from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, ON_DEVICE, PREDICT, WHOLE
 from keras_matrix.runner.cli.render.findings import as_document, call_lines, table_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record, make_settings
@@ -52,9 +52,9 @@ def rung(records: Sequence[Record], call: str) -> CallRung:
 
 def test_ratios_are_to_predict_on_batch_and_paired_by_block() -> None:
     """Mutation: the ratio is that of the means over processes, without their blocks."""
-    calls = dict(zip(CALLS, (0.110, 0.005, 0.025, 0.004), strict=True))
+    calls = dict(zip((WHOLE, ON_BATCH, DIRECT, COMPILED), (0.110, 0.005, 0.025, 0.004), strict=True))
     found = ladder([record for name, call_s in calls.items() for record in cell(name, call_s)])
-    assert [one.call for one in found.rungs] == list(CALLS)
+    assert [one.call for one in found.rungs] == list(calls)
     assert {one.call: one.estimate and one.estimate.centre for one in found.rungs} == {
         "predict": pytest.approx(22.0),
         ON_BATCH: None,
@@ -221,6 +221,20 @@ def test_the_report_has_a_table_for_each_ladder_and_no_section_without_one() -> 
     ]
     pages = [render(records, result_table(table(records)), {}) for records in (both(), cell(ON_BATCH, 0.01))]
     assert ["How the model is called" in page for page in pages] == [True, False]
+
+
+def test_a_ladder_with_an_exported_file_has_its_size_and_times() -> None:
+    """Mutation: the columns are there for every ladder, or the times are those of one process."""
+    *others, last = cell("litert", 0.005)
+    records = [replace(one, artefact=Artefact(2.0, 0.25, 1536 * 1024, "ai-edge-litert")) for one in others]
+    records.append(replace(last, artefact=Artefact(9.0, 0.75, 1536 * 1024, "ai-edge-litert")))
+    found = ladder(cell(ON_BATCH, 0.01) + records)
+    assert found.columns[-3:] == ("size", "export", "load")
+    assert [row[-3:] for row in found.rows] == [("-", "-", "-"), ("1.50 MiB", "2.00 s", "250 ms")]
+    assert found.sentence(found.rungs[1]) == (
+        "jax: litert takes 0.50x [0.50 0.50] of predict_on_batch's time; outputs equal"
+    )
+    assert (ladder(both()).columns[-1], {len(row) for row in ladder(both()).rows}) == ("outputs", {6})
 
 
 def test_the_document_has_each_call_at_its_cell() -> None:

@@ -10,9 +10,10 @@ pytestmark = pytest.mark.process
 FIGURES = """
 import numpy as np, types
 from dataclasses import replace
-from keras_matrix.runner.cell.phases import epoch_work, summarise
+from keras_matrix.runner.cell.measured_epochs import epoch_work, summarise
 from keras_matrix.runner.cell.batches import make_batches
-from keras_matrix.runner.cell.loop import EpochClock, Stretch, call_epochs, fit_epochs, step_time_by_doubling
+from keras_matrix.runner.cell.loop import Stretch, call_epochs, step_time_by_doubling
+from keras_matrix.runner.cell.phases import EpochClock, fit_epochs
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from tests.conftest import make_settings
 s = make_settings()
@@ -161,7 +162,8 @@ assert log.rows == [15, 15]
 QUIET_STEP = """
 import keras, numpy as np, time
 from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.loop import Stretch, fit_epochs
+from keras_matrix.runner.cell.loop import Stretch
+from keras_matrix.runner.cell.phases import fit_epochs
 adapter = backends.load("jax")
 class Quiet(keras.Sequential):
     def train_step(self, state, data):

@@ -40,6 +40,7 @@ from tests.messages import check_messages, refusal
 SETTINGS = make_settings()
 JOB = Job("nonce", cell_id(SETTINGS), 0, 0, SETTINGS, 10, "/nowhere", [], None, None)
 GOOD = FakeExecutor().result(JOB)
+EMPTY = CellResult(SCHEMA_VERSION, JOB.nonce, JOB.cell_id, JOB.repeat, JOB.attempt)
 ENDED_WELL = Outcome(exit_code=0)
 
 
@@ -103,6 +104,24 @@ def test_figures_published_before_the_model_is_saved_count_regardless_of_the_end
     assert verdict.status is Status.OK
     expected = "not_saved: the trained model was not saved: OSError: no space left; the figures are complete"
     assert expected in verdict.warnings
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        (Outcome(signal=6), Status.CRASH, "ended by signal 6, while it exported the model"),
+        (Outcome(exit_code=0), Status.ERROR, "exit code 0, while it exported the model"),
+        (Outcome(exit_code=7), Status.ERROR, "exit code 7, while it exported the model"),
+    ],
+)
+def test_a_process_that_ends_before_it_has_figures_says_what_it_did(
+    outcome: Outcome, status: Status, reason: str
+) -> None:
+    """Mutation: a result that says what the process is doing counts as one with figures."""
+    result = accept(dumps(replace(EMPTY, unfinished="it exported the model")).encode(), JOB)
+    for job in (JOB, replace(JOB, board=True)):
+        verdict = judge(job, outcome, result, None)
+        assert (verdict.status, verdict.reason) == (status, reason)
 
 
 @pytest.mark.fault("F18", mutation="judge() lets the end of the process count after the figures were published")

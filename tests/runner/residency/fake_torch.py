@@ -18,7 +18,8 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
 
 from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.loop import Stretch, fit_epochs
+from keras_matrix.runner.cell.loop import Stretch
+from keras_matrix.runner.cell.phases import fit_epochs
 
 STEPS = 6
 taken: list[int] = []

@@ -10,7 +10,8 @@ import numpy as np
 
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.batches import counted_feed
-from keras_matrix.runner.cell.loop import Stretch, fit_epochs
+from keras_matrix.runner.cell.loop import Stretch
+from keras_matrix.runner.cell.phases import fit_epochs
 
 
 def main(feed: str) -> None:

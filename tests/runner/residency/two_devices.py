@@ -19,7 +19,8 @@ import tensorflow as tf
 from keras_matrix.records.traces.xspace.xplane import planes
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import tensorflow
-from keras_matrix.runner.cell.loop import Stretch, fit_epochs
+from keras_matrix.runner.cell.loop import Stretch
+from keras_matrix.runner.cell.phases import fit_epochs
 
 DEVICE = "/device:CPU:1"
 STEPS, BATCHES, ROWS = 10, 5, 64

@@ -22,7 +22,8 @@ from keras_matrix.models import user_workload  # noqa: E402
 from keras_matrix.models.workload import UnsupportedWorkload  # noqa: E402
 from keras_matrix.runner.cell import backends  # noqa: E402
 from keras_matrix.runner.cell.batches import counted_feed, make_batches  # noqa: E402
-from keras_matrix.runner.cell.loop import Stretch, fit_epochs  # noqa: E402
+from keras_matrix.runner.cell.loop import Stretch  # noqa: E402
+from keras_matrix.runner.cell.phases import fit_epochs  # noqa: E402
 from tests.conftest import make_settings  # noqa: E402
 
 BATCH, BATCHES = 4, 3

@@ -12,13 +12,24 @@ import pytest
 from keras_matrix.analysis.views.call_ladder import LIMITS
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED, Record, Status
-from keras_matrix.records.settings import CALLS, COMPILED, DEVICE_CALLS, DIRECT, ON_BATCH, ON_DEVICE, PREDICT, WHOLE
+from keras_matrix.records.settings import (
+    CALLS,
+    COMPILED,
+    DEVICE_CALLS,
+    DIRECT,
+    EXPORTED,
+    ON_BATCH,
+    ON_DEVICE,
+    PREDICT,
+    WHOLE,
+)
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from tests.conftest import make_settings
 from tests.real_cells import real_cell
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("called_cells")]
 STEPS, BATCH = 12, 8
+WAYS = tuple(call for call in CALLS if call not in EXPORTED)
 BUILT_IN: dict[str, Any] = {"workload": "mnist_mlp", "params": {"image_size": 6}, "samples": 2 * BATCH}
 CellOf = Callable[..., Record]
 
@@ -46,7 +57,7 @@ COMPILED_ELSEWHERE = pytest.mark.one_backend("tensorflow", "jax", "torch")
 
 
 @COMPILED_ELSEWHERE
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", WAYS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_each_call_is_timed_and_answers_as_the_model(cell: CellOf, backend: str, call: str) -> None:
     """Mutation: the call of the model is left out of the comparison, or its outputs stay on the device."""
@@ -89,7 +100,7 @@ def test_how_a_call_of_the_model_itself_ran_is_recorded(cell: CellOf, call: str)
 
 
 @pytest.mark.parametrize("feed", ["device_resident", "host_fed"])
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", WAYS)
 @pytest.mark.one_backend("tensorflow", "jax")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_inputs_and_outputs_in_dicts_are_called_alike(cell: CellOf, backend: str, call: str, feed: str) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keras_matrix.records.epoch_figures import call_interval, call_quantile
-from keras_matrix.records.settings import CALLS, COMPILED, DEVICE_CALLS, DIRECT, ON_BATCH, ON_DEVICE, WHOLE
+from keras_matrix.records.settings import CALLS, COMPILED, DEVICE_CALLS, DIRECT, EXPORTED, ON_BATCH, ON_DEVICE, WHOLE
+from keras_matrix.runner.cell.artefacts import RUNTIMES
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.predicting import WAYS, Predicting, deviation_of, inference_arguments
 from tests.conftest import make_settings
@@ -108,7 +109,8 @@ def test_outputs_on_the_device_end_a_call_once_they_are_computed_and_are_copied_
 
 
 def test_there_is_a_way_for_each_value_of_the_setting() -> None:
-    assert set(WAYS) == set(CALLS)
+    """Those of exported files are in the runtime's process."""
+    assert (set(WAYS) | set(RUNTIMES), set(RUNTIMES)) == (set(CALLS), set(EXPORTED))
 
 
 def test_a_model_is_compiled_once_and_built_before() -> None:

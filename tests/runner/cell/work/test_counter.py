@@ -14,7 +14,8 @@ COUNTERS = """
 from types import SimpleNamespace
 import keras, numpy as np
 from keras_matrix.runner.cell.batches import Feed
-from keras_matrix.runner.cell.loop import EpochClock, Stretch
+from keras_matrix.runner.cell.loop import Stretch, predicted, rows_of
+from keras_matrix.runner.cell.phases import EpochClock
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from keras_matrix.runner.cell.work import (
     Counting,
@@ -23,8 +24,6 @@ from keras_matrix.runner.cell.work import (
     _skipped,
     own_methods,
     platforms_of,
-    predicted,
-    rows_of,
 )
 
 class Tracker:
