@@ -75,7 +75,7 @@ def test_traces_of_all_backends_have_the_same_names(executor: ProcessExecutor, t
     assert 0 < (table.busy_share or 0) <= 1
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend("jax")
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_predict_calls_are_traced_as_steps_with_a_forward_pass_only(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -129,7 +129,7 @@ def test_a_cell_that_is_not_traced_imports_nothing_of_tracing(
     assert traces == ["keras_matrix.records.traces", "keras_matrix.records.traces.request"]  # what a job may ask for
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend("tensorflow")
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_profiler_that_refuses_leaves_the_figures(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     record, folder, _ = traced(executor, tmp_path, "profiling", backend=backend)
@@ -140,7 +140,7 @@ def test_a_profiler_that_refuses_leaves_the_figures(executor: ProcessExecutor, t
     assert not list((folder / "traces").glob("*"))
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend("tensorflow")
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_a_disk_that_is_full_leaves_the_figures(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     record, _, _ = traced(executor, tmp_path, "without_room", backend=backend)
