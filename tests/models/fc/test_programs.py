@@ -29,7 +29,7 @@ def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
     return {key: value for line in done.stdout.splitlines() for key, value in json.loads(line).items()}
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend("jax")
 @pytest.mark.process
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.parametrize(

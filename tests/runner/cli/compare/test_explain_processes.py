@@ -68,7 +68,7 @@ def measure(backend: str, *cells: str) -> None:
     assert main(["--matrix", "matrix.yaml"], Seams()) == 0
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend("tensorflow")
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_layer_that_is_twice_as_slow_and_one_more_copy_are_the_first_lines(explained: Explained, backend: str) -> None:
     """Mutation: `layers.claims` returns nothing."""
