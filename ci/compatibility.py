@@ -20,12 +20,13 @@ SERVICES = ("tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", 
 # Of a second CUDA: a lock and an extra, without a service.
 LOCK_ONLY = ("jax-gpu-cuda13",)
 BACKENDS = {"tf": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",), "openvino": ("openvino",)}
-# The Pythons with which tests have run. PyTorch's CPU build could be had for one only; there was no GPU and no TPU.
+# The Pythons with which tests have run, or cells in the image. PyTorch's CPU build could be had for one only; there was
+# no GPU and no TPU.
 RUN = {
     "tf-cpu": ("3.11", "3.12", "3.13"),
     "jax-cpu": ("3.11", "3.12", "3.13"),
     "torch-cpu": ("3.11",),
-    "openvino-cpu": ("3.11",),
+    "openvino-cpu": ("3.11", "3.13"),
 }
 RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 # The packages of an image, and the image in addition to its base, in MB, as `ci/images` prints them. A test of the
@@ -34,14 +35,13 @@ SIZES_MB = {
     "tf-cpu": (1505, 1616),
     "jax-cpu": (765, 858),
     "torch-cpu": (1073, 1201),
+    "openvino-cpu": (599, 680),
     "tf-cpu-ray": (1718, 1844),
     "jax-cpu-ray": (1015, 1121),
     "torch-cpu-ray": (1297, 1433),
     "dashboard": (289, 342),
     "uploader": (119, 164),
 }
-# The image of a lock that was resolved and installed, but not built.
-NOT_BUILT = ("openvino-cpu",)
 # Debian's releases and the `python3` of each; the tests of the images check this.
 DEBIANS = {"bookworm": ("Debian 12", "3.11"), "trixie": ("Debian 13", "3.13")}
 BASE = re.compile(r"^  BASE: \$\{(\w+):-debian:(\w+)-slim\}$", re.MULTILINE)
@@ -89,8 +89,6 @@ and refuses more than 1.15 times the packages and 100 MB (`uploader`: 178 MB). W
 CUDA's wheels (not built since).
 
 {sizes}
-
-{not_built}: not built yet.
 
 Byte code is only of the modules that cells import (`docker/byte_code.py`). `torch-gpu` has a C compiler and Python's
 headers, with which Triton builds the launchers of the kernels of `torch.compile`.
@@ -212,5 +210,5 @@ def page(root: Path = ROOT) -> str:
         pinned = versions(lock, python)
         rows.append(replace(row(service, system, pinned), build=gpu_build(service, pinned)).text())
     names = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
-    tail = TAIL.format(pythons=names, table=by_python(texts, pythons), sizes=sizes(), not_built=", ".join(NOT_BUILT))
+    tail = TAIL.format(pythons=names, table=by_python(texts, pythons), sizes=sizes())
     return HEAD + "\n".join(rows) + "\n" + tail
