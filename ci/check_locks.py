@@ -51,6 +51,7 @@ LOCKS = (
     Lock("host"),
     Lock("ray", ("ray",), groups_only=True),
     Lock("opencv", ("opencv",), groups_only=True),
+    Lock("serve", ("serve",), groups_only=True),
     Lock("ray-head", ("ray-head",)),
     Lock("dashboard", ("dashboard", "bigquery")),
     Lock("uploader", groups=("uploader",), groups_only=True),

@@ -67,6 +67,7 @@ PARTS = (
     Part("rebuild", "lab/run containers rebuild --limit-s 20", 10),
     Part("keras2", "ci/keras2", 15),
     Part("openvino", "ci/openvino", 10),
+    Part("serve", "ci/serve", 15),
     Part("gpu-tier", "ci/gpu-tier", 60),
     Part("first-hour", "ci/gpu --device cpu", 30),
     Part("first-hour-gpu", "ci/gpu", 60, needs_gpu=True),
