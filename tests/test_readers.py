@@ -74,6 +74,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
         1,
         "a stored trace, whose path `Run.inside` has checked, or one made in a scratch folder",
     ),
+    "runner/environments/revisions.py": (5, f"{NAMED}: a wheel or a checkout, and its copy in the cache"),
     "runner/environments/rebuilt.py": (2, f"{NAMED}; a lock next to an environment that the runner has made"),
     "runner/executors/docker/containers.py": (1, KERNEL),
     "runner/executors/docker/executor.py": (1, KERNEL),

@@ -32,6 +32,7 @@ from packaging.version import InvalidVersion, Version
 from keras_matrix.records.backends import KERAS_HUB
 from keras_matrix.records.host.inherited_environment import has_user
 from keras_matrix.records.text import escaped, near
+from keras_matrix.records.trees import walk
 from keras_matrix.runner.environments import dated
 from keras_matrix.runner.environments.commits import SUBJECT_LENGTH, git
 from keras_matrix.runner.environments.layered import BaseEnvironment, Layer, layered
@@ -196,7 +197,7 @@ def _state_of(package: Path) -> str:
 def _files_of(package: Path) -> Iterator[Path]:
     listed = git(package, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ".", check=False)
     if listed.returncode:
-        files = (file for file in package.rglob("*") if "__pycache__" not in file.parts)
+        files = walk(package, lambda folder: folder.name != "__pycache__")
     else:
         files = (package / name for name in listed.stdout.split("\0") if name)
     yield from (file for file in files if file.is_file())

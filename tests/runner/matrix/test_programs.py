@@ -52,6 +52,7 @@ def test_every_setting_is_taken_by_a_call_of_a_program_or_refused_by_its_name() 
         "input_timers": "true",
         "call": "model",
         "outputs": "device",
+        "torch_compile": "mode=default",
     }
     others = set(SETTINGS) - OF_PROGRAMS
     assert others > frozenset().union(*OF_CALLS.values())

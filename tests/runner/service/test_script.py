@@ -223,7 +223,8 @@ def test_every_command_that_measures_a_program_measures_the_same_cell(project: P
     assert executor.jobs[0].cell_id == with_call(cell(), {"": program([PRETRAINING, LONG])}).cell_id
     assert len(executor.scouted) == MEASURING[command], "each environment once"
     again = Scouting()
-    main([*command.split(), "--new"], Seams(executor=again, engine=FakeEngine()))
+    anew = "--new-run" if command.startswith(("compare", "gate")) else "--new"
+    main([*command.split(), anew], Seams(executor=again, engine=FakeEngine()))
     assert (len(again.scouted), {job.cell_id for job in again.jobs}) == (0, {job.cell_id for job in executor.jobs})
 
 

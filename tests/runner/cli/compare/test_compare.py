@@ -300,7 +300,7 @@ def test_what_is_printed_of_null_arms(tmp_path: Path, transcript: Transcript, go
     transcript.run(*(f"gate {sides} --results {name} --threshold 0.05" for name in ("quiet", "shaken")))
     transcript.run(f"compare {sides} --results quiet --markdown comment.md --out page.html", brief=True)
     transcript.run(f"compare {sides} --results quiet --null")
-    golden.check("null_arms.txt", transcript.text + (tmp_path / "comment.md").read_text())
+    golden.check("compare_null.txt", transcript.text + (tmp_path / "comment.md").read_text())
     assert "a change would show from" in (tmp_path / "page.html").read_text()
 
 
