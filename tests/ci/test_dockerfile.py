@@ -15,7 +15,17 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 ROOMS = ("records", "models", "analysis", "uploader", "dashboards", "runner")
 # Imported by the packages of the programs, or in none of the images.
-BROUGHT = {"absl", "github", "huggingface_hub", "markupsafe", "ml_dtypes", "pytest", "requests"}
+BROUGHT = {
+    "absl",
+    "ai_edge_litert",
+    "github",
+    "huggingface_hub",
+    "markupsafe",
+    "ml_dtypes",
+    "onnxruntime",
+    "pytest",
+    "requests",
+}
 
 
 def stage(name: str) -> str:

@@ -75,7 +75,7 @@ def test_other_actions_are_pinned_to_a_commit(path: str) -> None:
 def test_actions_in_the_documentation_are_pinned_to_a_commit() -> None:
     """Mutation: `actions/checkout@v4` in docs/nightly.md."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    used = [name for page in pages for name in re.findall(r"uses: (\S+)", page.read_text(encoding="utf-8"))]
+    used = [name for page in pages for name in re.findall(r"\buses: (\S+)", page.read_text(encoding="utf-8"))]
     assert len(used) > 2
     assert [name for name in used if not (COMMIT.fullmatch(name) or OURS.fullmatch(name))] == []
 
