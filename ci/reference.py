@@ -135,11 +135,23 @@ def commands_page() -> str:
 
 
 def shared_title(group: tuple[str, str], counts: Mapping[tuple[str, str], int]) -> str:
-    """The title of a shared group, with its first option where another one has the same title."""
+    """The title of a shared group, with its first option that no other group of the same title has."""
     title, rows = group
-    if sum(other_title == title and count > 1 for (other_title, _), count in counts.items()) == 1:
+    others = [
+        other_rows
+        for (other_title, other_rows), count in counts.items()
+        if other_title == title and other_rows != rows and count > 1
+    ]
+    if not others:
         return title
-    return f"{title}, from {rows.splitlines()[2].split('`')[1].split()[0]}"
+    elsewhere = {option for other_rows in others for option in options_of(other_rows)}
+    options = options_of(rows)
+    return f"{title}, with {next((option for option in options if option not in elsewhere), options[0])}"
+
+
+def options_of(rows: str) -> list[str]:
+    """The options in the rows of a group, each by its first name."""
+    return [row.split("`")[1].split()[0] for row in rows.splitlines()[2:] if "`" in row]
 
 
 def section(command: Command, every_command: list[Command], shared: Mapping[tuple[str, str], str]) -> str:

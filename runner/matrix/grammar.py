@@ -288,7 +288,9 @@ SETTINGS: dict[str, ValueRule] = {
         meaning="call: model or jit: where a call ends: outputs in the host's memory, or computed on the device",
     ),
     "torch_compile": ValueRule(
-        "torch_compile", default="", meaning="torch: arguments of torch.compile, of each of which a list is an axis"
+        "torch_compile",
+        default="",
+        meaning="torch: `mode`, `fullgraph` and `dynamic` of torch.compile, each one value or an axis",
     ),
     "xla_flags": ValueRule("xla_flags", default="", meaning="tensorflow, jax: flags of XLA, as in XLA_FLAGS"),
     "matmul_precision": ValueRule(
