@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from keras_matrix.records.schema import Record, Status, Times
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.environments.layered import BaseEnvironment
+from keras_matrix.runner.environments.revisions import Place, Revised
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.progress.time_left import result
@@ -319,3 +322,31 @@ def test_base_is_measured_by_a_second_arm_that_no_gate_waits_for(
     assert set(arms) == {"base", "new", "null"}
     faults = {arm: json.loads((folder / "run.json").read_text())["arms"][arm]["fault"] for arm, folder in arms.items()}
     assert faults["null"] == faults["base"] != faults["new"]
+
+
+def test_both_sides_say_what_their_revisions_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: the revision of one side is that of the other; the lines are not stored with the run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text("version: 1\ntasks: [{task: hello, command: [train]}]\n")
+    of_environment = "keras_matrix.runner.executors.process.interpreter.of_environment"
+    monkeypatch.setattr(of_environment, lambda folder, flag: Bare(str(folder)))
+
+    def made(text: str, place: Place) -> Revised:
+        return Revised(tmp_path / text, (f"{text} for {place.flag} on {Path(place.base.python).name}",))
+
+    monkeypatch.setattr("keras_matrix.runner.service.compare.revised", made)
+    monkeypatch.setattr("keras_matrix.runner.service.compare.base_of", lambda python: BaseEnvironment(python, {}))
+    sides = ["--base", "keras@master", "--new", "keras@pull/7", "--new-env", "theirs", "--repeats", "1"]
+    main(["compare", *sides, "--json"], Seams(executor=FakeExecutor()))
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    own = Path(sys.executable).name
+    lines = [f"keras@master for --base on {own}", "keras@pull/7 for --new on theirs"]
+    assert notes[:2] == [f"base: {lines[0]}", f"new: {lines[1]}"]
+    runs = [json.loads(path.read_text()) for path in sorted((tmp_path / "results").glob("*/run.json"))]
+    assert {run["arm"]: run["revisions"] for run in runs} == {"base": lines[:1], "new": lines[1:]}
+    assert {run["arm"]: run["arms"][run["arm"]]["python"] for run in runs} == {
+        "base": str(tmp_path / "keras@master"),
+        "new": str(tmp_path / "keras@pull/7"),
+    }
