@@ -281,7 +281,7 @@ STATED = [
     ("stalls.md", f"is within a factor of {1 + report.TOLERANCE:g}"),
     ("inputs.md", f"over {MOST_PIXELS:,} pixels"),
     ("inputs.md", f"The default, {catalog.load().workloads['finetune'].params['dataset_size'].default}, means at most"),
-    ("inputs.md", f"{finetune.START_S:g} s and {finetune.SAMPLE_S:g} s for each of `--dataset-size` samples"),
+    ("inputs.md", f"{finetune.START_S:g} s, plus {finetune.SAMPLE_S:g} s for each sample (`--dataset-size`)"),
     ("inputs.md", f"default {convert.SIZE_BYTES >> 20} MiB)"),
     ("lab/inputs.md", f"at quality {make_images.QUALITY}:"),
     (
