@@ -27,7 +27,7 @@ def batches_held(phase: str, steps_held: int, samples: int = 64) -> int:
     """Return how many batches of 8 are on the device in the epochs of 2 steps."""
     settings: Any = SimpleNamespace(
         samples=samples, batch_size=8, seed=0, feed="device_resident", phase=phase, steps_per_execution=1,
-        epochs=2, discard=1, backend="jax", call="predict_on_batch",
+        epochs=2, discard=1, backend="jax", call="predict_on_batch", outputs="host",
     )  # fmt: skip
     held: list[int] = []
     model = SimpleNamespace(predict_on_batch=lambda x: x, trainable_variables=[], optimizer=None)
