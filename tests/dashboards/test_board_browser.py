@@ -115,7 +115,7 @@ def test_links_and_scrolling_tables_are_reachable_by_keyboard_with_visible_focus
     )
     assert unreachable == 0
     look(browser, whole, width=1600)
-    reached = outlined_by_keyboard(browser, presses=60)
+    reached = outlined_by_keyboard(browser, presses=90)
     assert {"INPUT", "A", "SUMMARY"} <= reached
 
 
