@@ -44,7 +44,7 @@ def explained(backend: str, base: tuple[str, bool], new: tuple[str, bool]) -> di
     ids = [cell(backend, *variant) for variant in (base, new)]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        runner(["explain", *ids, "--json", "--new"])
+        runner(["explain", *ids, "--json", "--new-run"])
     document: dict[str, Any] = json.loads(printed.getvalue())
     return document
 
