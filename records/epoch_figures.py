@@ -181,6 +181,17 @@ def call_interval(call_times_s: Sequence[float], percent: float) -> list[float]:
     return [ordered[max(0, low - 1)], ordered[min(count, high + 1) - 1]]
 
 
+def with_percentiles(times: Times, call_times_s: Sequence[float]) -> Times:
+    """Return the times with the percentiles of these single calls, and their intervals within the process."""
+    return replace(
+        times,
+        call_time_p50_s=call_quantile(call_times_s, 50),
+        call_time_p99_s=call_quantile(call_times_s, 99),
+        call_time_p50_interval_s=call_interval(call_times_s, 50),
+        call_time_p99_interval_s=call_interval(call_times_s, 99),
+    )
+
+
 def call_problems(times: Times, steps: int, tolerance: float) -> Iterator[str]:
     """Yield why percentiles of calls are impossible, `steps` of them an epoch: half take p50 or longer, some p99."""
     p50_s, p99_s = times.call_time_p50_s, times.call_time_p99_s

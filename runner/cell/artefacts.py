@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from keras_matrix.records import files
 from keras_matrix.records.codec import decode, loads
-from keras_matrix.records.epoch_figures import call_interval, call_quantile
+from keras_matrix.records.epoch_figures import with_percentiles
 from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
@@ -324,14 +324,7 @@ class Measured:
         log = self._called("epochs", self.context.stretch(settings, calls))
         self.context.end()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
-        times = replace(
-            times,
-            call_time_p50_s=call_quantile(log.call_times_s, 50),
-            call_time_p99_s=call_quantile(log.call_times_s, 99),
-            call_time_p50_interval_s=call_interval(log.call_times_s, 50),
-            call_time_p99_interval_s=call_interval(log.call_times_s, 99),
-        )
-        return times, calls
+        return with_percentiles(times, log.call_times_s), calls
 
     def outputs(self) -> tuple[float | None, str | None]:
         """Return how far the outputs of the first batch are from those of `model(x)`, or why that is not known."""

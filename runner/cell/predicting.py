@@ -17,13 +17,12 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
 
 from keras_matrix.models.workload import Built
-from keras_matrix.records.epoch_figures import call_interval, call_quantile
+from keras_matrix.records.epoch_figures import with_percentiles
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, ON_DEVICE, WHOLE
@@ -130,14 +129,7 @@ class Predicting:
         log = self._predict("epochs", placed_batches, self._measured.stretch(settings, calls))
         self._measured.end()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
-        times = replace(
-            times,
-            call_time_p50_s=call_quantile(log.call_times_s, 50),
-            call_time_p99_s=call_quantile(log.call_times_s, 99),
-            call_time_p50_interval_s=call_interval(log.call_times_s, 50),
-            call_time_p99_interval_s=call_interval(log.call_times_s, 99),
-        )
-        return times, Learning(), calls
+        return with_percentiles(times, log.call_times_s), Learning(), calls
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Predict further epochs on the same batches, which `change` may wrap; nothing is recorded."""

@@ -125,10 +125,9 @@ def across(results: Path, base: Run, new: Run, cells: set[str]) -> Across:
 
 def _null_run(base: Run) -> Run | None:
     """Return the run of the second arm of base in the session of a run, if it has one."""
-    runs = base.about().get("runs")
-    run_id = runs.get(NULL) if isinstance(runs, dict) else None
-    folder = base.folder.parent / str(run_id)
-    return Run(folder) if run_id is not None and (folder / "run.json").is_file() else None
+    run_id = _arms(base).get(NULL, "")
+    folder = base.folder.parent / run_id
+    return Run(folder) if run_id and (folder / "run.json").is_file() else None
 
 
 def _revisions_of(run: Run) -> list[str]:
@@ -139,8 +138,13 @@ def _revisions_of(run: Run) -> list[str]:
 
 def _runs(run: Run) -> list[str]:
     """Return the ids of the runs of a run's session: the run and its other arm."""
+    return [run.run_id, *_arms(run).values()]
+
+
+def _arms(run: Run) -> dict[str, str]:
+    """Return the ids of the runs of a run's session by their arms; empty for a run that states none."""
     runs = run.about().get("runs")
-    return [run.run_id, *map(str, runs.values() if isinstance(runs, dict) else ())]
+    return {arm: str(run_id) for arm, run_id in runs.items()} if isinstance(runs, dict) else {}
 
 
 def stored_run(sides: Sides, name: str) -> Run:
