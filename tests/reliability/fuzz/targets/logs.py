@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,13 +108,14 @@ def checking(folder: Path) -> Iterator[Check]:
         order = {"log": str(log), "reported": str(reported), "workers": 2, "unrequested": True, "metrics": metrics}
         found = []
         gc.disable()  # a callback of the collector would swallow the interruption
-        try:
-            with limited(MATCH_LIMIT_S):
-                found = list(measure(order))
-        except Hang:
-            return False
-        finally:
-            gc.enable()
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # of a log that was being opened
+            try:
+                with limited(MATCH_LIMIT_S):
+                    found = list(measure(order))
+            except Hang:
+                return False
+            finally:
+                gc.enable()
         json.dumps(found, allow_nan=False)
         named = [one for one in found if "name" in one]
         assert [one["name"] for one in named][: len(metrics)] == [*Compute]
