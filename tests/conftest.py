@@ -35,7 +35,7 @@ from keras_matrix.records.schema import (
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors.preflight import installed
 from keras_matrix.runner.machine import machine
-from tests import backends, gpu_tier, one_backend, shared, unit_tier
+from tests import backends, for_every_change, gpu_tier, shared, unit_tier
 from tests.dashboards import chromium
 from tests.golden import Golden
 
@@ -172,11 +172,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("google_client"):
             for warning in CLIENT_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{warning}"))
-        if (mark := item.get_closest_marker("nightly")) and not NIGHTLY:
-            item.add_marker(pytest.mark.skip(reason=f"{mark.kwargs.get('why', 'takes minutes')}: set NIGHTLY=1"))
         names = {mark.name for mark in item.iter_markers()}
-        if names >= {"emulated_at_night", "emulator"} and not NIGHTLY:
-            item.add_marker(pytest.mark.skip(reason="only with the fake service for every change: set NIGHTLY=1"))
         if "process" not in names and (without := names & {"smoke", "alone"}):
             raise pytest.UsageError(f"{item.nodeid}: marked {without.pop()} but not process; add @pytest.mark.process")
         if "process" in names and isinstance(item, pytest.Function) and "measured_once" not in item.fixturenames:
@@ -189,8 +185,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
         else:
             runnable.append(item)
-    for item, backend in [] if NIGHTLY else one_backend.left_to_the_night(runnable):
-        item.add_marker(pytest.mark.skip(reason=f"this case runs on {backend} for every change: set NIGHTLY=1"))
+    for item, reason in [] if NIGHTLY else for_every_change.left_to_the_night(runnable):
+        item.add_marker(pytest.mark.skip(reason=f"{reason}: set NIGHTLY=1"))
 
 
 def pytest_collection_finish() -> None:

@@ -36,7 +36,7 @@ def test_marks_of_a_folders_fixtures_count_for_its_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "left_out"), [("test_one_backend.py", True), ("dashboards/test_browser.py", None), ("conftest", None)]
+    ("name", "left_out"), [("test_for_every_change.py", True), ("dashboards/test_browser.py", None), ("conftest", None)]
 )
 def test_a_file_without_the_mark_is_left_out_and_one_with_it_is_collected(name: str, left_out: bool | None) -> None:
     config = SimpleNamespace(option=SimpleNamespace(markexpr="browser"))
@@ -45,7 +45,7 @@ def test_a_file_without_the_mark_is_left_out_and_one_with_it_is_collected(name: 
 
 def test_every_file_is_collected_where_no_mark_is_asked_for() -> None:
     config = SimpleNamespace(option=SimpleNamespace(markexpr="not process and not browser"))
-    assert pytest_ignore_collect(HERE / "test_one_backend.py", cast("pytest.Config", config)) is None
+    assert pytest_ignore_collect(HERE / "test_for_every_change.py", cast("pytest.Config", config)) is None
 
 
 @pytest.mark.parametrize("event", sorted(unit_tier.STARTS - {"subprocess.Popen"}))

@@ -103,6 +103,7 @@ def test_every_module_named_after_a_backend_is_listed_or_belongs_to_a_listed_one
     assert [path for path in named if path.rpartition("/")[0] not in folders] == []
 
 
+@pytest.mark.nightly(why="an environment and a run of its own")
 @pytest.mark.process
 def test_a_new_backend_is_measured(tmp_path: Path) -> None:
     added = [path.relative_to(ADDED) for path in ADDED.rglob("*.py")]

@@ -110,6 +110,7 @@ def test_an_unknown_option_is_bad_input(capsys):
     assert "Received: --chekc" in capsys.readouterr().err
 
 
+@pytest.mark.nightly(why="builds every workload")
 @pytest.mark.process
 @pytest.mark.backends("torch")
 def test_the_catalogue_is_current():

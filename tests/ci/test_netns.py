@@ -162,6 +162,7 @@ def step_of(*command: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")

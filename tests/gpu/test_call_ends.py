@@ -44,6 +44,7 @@ assert calls == ["outputs"], calls
 """
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(("backend", "script"), [("torch", TORCH), ("tensorflow", TENSORFLOW), ("jax", JAX)])
 def test_a_call_waits_for_a_gpu(backend: str, script: str) -> None:
     """Mutation: TensorFlow waits for its devices only where it is asked for an operation of theirs."""

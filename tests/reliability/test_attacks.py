@@ -102,6 +102,7 @@ def among_others(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
     return attacked(folder, *mixed, order_seed=4)  # with states after the last of LEAVE_PROCESSES
 
 
+@pytest.mark.nightly(why="other cells are attacked for a minute")
 @pytest.mark.parametrize("attack", HARMLESS_TO_OTHERS)
 def test_attack_on_what_cells_share_ends_with_a_true_status(among_others: Attacked, attack: str) -> None:
     """Mutation: judge() ignores the signal that ended a process."""
@@ -157,6 +158,7 @@ def caveats(found: Attacked) -> list[str]:
     return [w for r in found.run.load()[0] for w in r.warnings if w.startswith("results_changed: while it ran, ")]
 
 
+@pytest.mark.nightly(why="altered records are tried for every change")
 def test_forged_records_are_set_aside_and_the_real_ones_published(tmp_path: Path) -> None:
     """Mutation: a run does not watch its records."""
     found = attacked(tmp_path, cell(VICTIM), cell(VICTIM, n=1), cell("forge"), repeats=2)
@@ -213,6 +215,7 @@ def test_cell_that_fills_the_disk_from_its_scratch_folder_affects_no_other(small
     assert [r.status in HARMLESS for r in latest_attempts(found.records("well"))] == [True, True]
 
 
+@pytest.mark.nightly(why="a full scratch folder is tried for every change")
 def test_cell_that_fills_the_results_folder_ends_the_run_which_continues_once_there_is_space(small_disk: Path) -> None:
     """Mutation: a record that cannot be written is left out, or its incomplete file is left behind."""
     cells = (cell(VICTIM), cell("fill_disk", elsewhere=True), cell(VICTIM, n=1))

@@ -246,6 +246,7 @@ def test_no_command_prints_a_secret(caller: Caller) -> None:
     assert {name: secrets for name, secrets in found.items() if secrets} == {}
 
 
+@pytest.mark.nightly(why="two runs, a push and the pages are searched for a minute")
 @pytest.mark.fault("F40", mutation="`cell_environment` begins with all variables of the caller")
 def test_no_file_contains_a_secret(caller: Caller) -> None:
     assert leaks(caller.folder) == {}

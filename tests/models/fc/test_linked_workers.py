@@ -70,6 +70,7 @@ def test_layers_in_bfloat16_change_the_gradients(backend: str) -> None:
     assert 1e-4 < found(backend)[json.dumps(AMP)]["gradient_error"] < 0.2
 
 
+@pytest.mark.nightly(why="workers without a network prove the same bytes")
 @pytest.mark.parametrize("backend", EVERY)
 def test_each_worker_is_a_process_with_a_network_and_communicates_the_bytes_of_the_formula(backend: str) -> None:
     assert {one["processes"] for one in found(backend).values()} == {2}

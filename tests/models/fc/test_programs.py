@@ -66,6 +66,7 @@ def other_tasks(**changes: Any) -> list[FcProblem]:
     return [*problems, *(sizes.changed(mode=m, partition=name) for name, (_, own) in DIVIDERS.items() for m in own)]
 
 
+@pytest.mark.nightly
 @pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
@@ -91,6 +92,7 @@ def test_single_worker_in_the_cells_process_computes_in_float64_on_request(backe
     assert answered("alone.py", backend)["error"] < 1e-10
 
 
+@pytest.mark.nightly
 @pytest.mark.one_backend("tensorflow")
 @pytest.mark.process
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
@@ -216,6 +218,7 @@ def test_when_a_worker_is_lost_the_others_end_and_the_message_names_it(loss: str
     assert found["left"] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.process
 def test_a_step_may_take_longer_than_the_workers_had_for_meeting() -> None:

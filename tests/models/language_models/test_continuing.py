@@ -41,6 +41,7 @@ def test_prompts_are_continued_as_by_a_bare_call_and_by_our_own_loop(backend: st
     assert found == {"found": dict.fromkeys(ARCHITECTURES, EXPECTED), "preset": [True, TOO_LARGE], "imported": []}
 
 
+@pytest.mark.nightly
 def test_installed_tensorflow_is_not_imported_on_another_backend() -> None:
     """Mutation: `keras_hub()` hides nothing from the import."""
     script = (

@@ -75,6 +75,7 @@ def check_training(seen: dict[str, Any], names: Sequence[str]) -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)

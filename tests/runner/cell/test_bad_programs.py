@@ -46,7 +46,7 @@ def measured(tmp_path: Path, backend: str, names: list[str], *arguments: int) ->
 
 
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
-@pytest.mark.one_backend("jax")
+@pytest.mark.one_backend
 def test_program_that_cannot_be_measured_ends_with_what_to_do(tmp_path: Path, backend: str) -> None:
     records = measured(tmp_path, backend, list(REASONS))
     reasons = {name: record.reason or "" for name, record in records.items()}

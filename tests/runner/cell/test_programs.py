@@ -58,7 +58,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.one_backend("tensorflow")
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_programs_are_measured_by_the_call_that_is_chosen(
     tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch

@@ -94,6 +94,7 @@ def test_choice_of_a_call_that_is_not_made_lists_those_that_are(
     assert "call: idle.py makes no call 'predict_on_batch'" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 @pytest.mark.one_backend("jax")
 def test_comparison_of_environments_measures_the_cell_that_a_run_measures(tmp_path: Path, backend: str) -> None:

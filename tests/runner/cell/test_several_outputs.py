@@ -14,6 +14,7 @@ from tests.conftest import make_settings
 from tests.real_cells import real_cell
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.process
 @pytest.mark.parametrize("phase", ["fit", "predict"])
 def test_model_with_two_outputs_is_measured(executor: ProcessExecutor, tmp_path: Path, phase: str) -> None:

@@ -22,6 +22,7 @@ def run(folder: Path, *arguments: str) -> int:
     return main(["--matrix", str(folder / "matrix.yaml"), "--results", str(folder / "results"), *arguments])
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     ("layout", "start", "backends"),
     [("flat", "fresh", TRAINING_BACKENDS if NIGHTLY else ("torch",)), ("src", "fork", TRAINING_BACKENDS)],
@@ -105,6 +106,7 @@ def build():
 """
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("start", ["fresh", "fork"])
 def test_build_finds_earlier_downloads_and_leaves_them_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str

@@ -68,6 +68,7 @@ def test_forked_cell_has_the_results_of_a_fresh_one(both: tuple[CellResult, Cell
     assert KERAS_HUB not in forked.versions  # installed, but not imported by this workload
 
 
+@pytest.mark.nightly
 @pytest.mark.one_backend("jax")
 @pytest.mark.alone  # the memory of malloc depends on the scheduling of threads
 def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tuple[CellResult, CellResult]) -> None:
@@ -75,6 +76,7 @@ def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tupl
     assert forked.memory.peak_host_memory_bytes == pytest.approx(fresh.memory.peak_host_memory_bytes, rel=0.15)
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.one_backend("jax", "tensorflow")
 @pytest.mark.alone  # bound to one CPU itself, the test could not check the CPUs of its cell
 @pytest.mark.parametrize("start", ["fork", "fresh"])

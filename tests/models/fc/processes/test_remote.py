@@ -29,6 +29,7 @@ def found(backend: str, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.nightly
 @pytest.mark.one_backend("tensorflow")
 @pytest.mark.process
 @pytest.mark.alone

@@ -51,6 +51,7 @@ def test_pipelines_yield_the_batches_of_the_loader_in_order(backend: str, tmp_pa
         assert one["depth"] == (workers + case.get("prefetch", 2) if workers else 0)
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def test_interrupted_conversion_keeps_the_finished_files_and_writes_the_others(t
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL]
+    "number",
+    [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.nightly) for one in (signal.SIGINT, signal.SIGTERM))],
 )
 def test_interrupted_process_is_continued_by_the_same_command(tmp_path: Path, number: int) -> None:
     (tmp_path / "images" / "a").mkdir(parents=True)

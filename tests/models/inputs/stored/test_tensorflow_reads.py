@@ -18,6 +18,7 @@ from tests.models.inputs.stored.data_sets import named
 SCRIPT = Path(__file__).with_name("read_with_tensorflow.py")
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_tensorflow_reads_our_files_and_we_read_its(tmp_path: Path) -> None:
     samples = named(20)

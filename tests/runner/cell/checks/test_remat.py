@@ -46,6 +46,7 @@ def test_activations_are_computed_again_with_equal_losses(cell: CellOf, backend:
     assert again.learning.loss == pytest.approx(usual.learning.loss, rel=1e-5)
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.one_backend
 @pytest.mark.parametrize(
     ("workload", "layers", "backend"), [("dense", 3, "jax"), ("dense", 3, "torch"), ("in_parts", 2, "jax")]

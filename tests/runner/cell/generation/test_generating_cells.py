@@ -125,7 +125,7 @@ def on_backends(always: str, *values: Any, among: Sequence[str] = TRAINING_BACKE
 
 MODES = [
     *on_backends("tensorflow", "bfloat16", {"precision": "bfloat16"}),
-    *on_backends("tensorflow", "float64", {"precision": "float64"}, among=("tensorflow", "torch")),
+    *on_backends("", "float64", {"precision": "float64"}, among=("tensorflow", "torch")),
     *on_backends("torch", "int4", {"params": {"quantization": "int4"}}),
     *on_backends("", "float8", {"params": {"quantization": "float8"}}),
 ]

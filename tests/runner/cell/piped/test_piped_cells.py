@@ -46,6 +46,7 @@ def rules(record: Record) -> set[str]:
     return {warning.partition(":")[0] for warning in record.warnings} - {"busy", "steal", "still_warming_up"}
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("workload", ["plain", "threads", "partial", "grain"])
@@ -103,6 +104,7 @@ def test_without_timers_fit_has_no_hook_between_two_steps(cell: Cells, backend: 
     assert record.status in DONE, (record.reason, record.evidence.output_tail)
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.one_backend
 @pytest.mark.parametrize(
     ("workload", "backend"),

@@ -75,7 +75,7 @@ def test_each_call_is_timed_and_answers_as_the_model(cell: CellOf, backend: str,
     assert (record.times.call_time_p99_s, record.times.call_time_p99_interval_s) == (None, []), "of 24 calls"
 
 
-@pytest.mark.one_backend
+@pytest.mark.one_backend("tensorflow", "jax")  # PyTorch's compiler takes a minute
 @pytest.mark.parametrize("name", ["mnist_mlp", "several"])
 @pytest.mark.parametrize("call", DEVICE_CALLS)
 @pytest.mark.parametrize("backend", BACKENDS)

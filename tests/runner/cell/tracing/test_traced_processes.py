@@ -90,6 +90,7 @@ def test_predict_calls_are_traced_as_steps_with_a_forward_pass_only(
     assert {"wide", "narrow"} <= {span.layer for span in spans}
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("backend", TRAINING_BACKENDS)
 def test_workers_of_the_fc_modes_are_one_trace_in_one_clock(
     executor: ProcessExecutor, tmp_path: Path, backend: str

@@ -92,6 +92,7 @@ def test_layer_that_is_twice_as_slow_and_one_more_copy_are_the_first_lines(expla
         assert facts.page_faults_per_step is not None
 
 
+@pytest.mark.nightly
 @pytest.mark.alone  # a step is a third slower without: less than what a test that runs at the same time may change
 @pytest.mark.parametrize(
     ("backend", "base", "new"),

@@ -302,6 +302,7 @@ def test_end_of_a_server_is_an_infrastructure_failure_and_the_next_cell_runs(
     assert run(own, make_job(tmp_path, "well")).status in MEASURED
 
 
+@pytest.mark.nightly
 def test_a_new_block_has_new_servers(own: ProcessExecutor, tmp_path: Path) -> None:
     run(own, make_job(tmp_path, "well"))
     first = next(iter(own._servers._servers.values()))
@@ -354,6 +355,7 @@ def test_interleaved_processes_rest_idle_between_turns(forking: ProcessExecutor,
         assert len(accept(job.result_path.read_bytes(), job).times.epoch_times_s) == 3
 
 
+@pytest.mark.nightly
 def test_cells_of_one_stall_analysis_are_alive_together_each_with_a_server_of_its_own(
     own: ProcessExecutor, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def both(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return work
 
 
+@pytest.mark.nightly
 def test_a_process_on_a_node_has_the_same_surroundings_as_here(both: Path) -> None:
     """Ray sets the threads of OpenMP, hides GPUs and lowers priorities; nothing of that reaches a cell."""
     there, here = seen(both, "results"), seen(both, "here")
@@ -273,6 +274,7 @@ def test_a_killed_runner_leaves_no_cell_and_its_run_is_continued(work: Path, clu
     assert before < 12
 
 
+@pytest.mark.nightly(why="an interrupted run of this machine is tried for every change")
 def test_an_interrupted_runner_ends_its_cells_and_says_130(work: Path, cluster: LocalCluster) -> None:
     sleepers(work, 12, 2.3)
     process = started(work, cluster)
@@ -283,6 +285,7 @@ def test_an_interrupted_runner_ends_its_cells_and_says_130(work: Path, cluster: 
     await_none(b"sleep 2.3")
 
 
+@pytest.mark.nightly
 def test_a_node_with_another_version_of_this_program_is_named(work: Path, cluster: LocalCluster) -> None:
     about = work / "newer" / "keras_matrix-9.9.9.dist-info" / "METADATA"
     about.parent.mkdir(parents=True)

@@ -93,6 +93,7 @@ assert found == [False, False, True, True], found
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_pinned_autotuning_of_tensorflow_needs_xla_which_keras_enables_on_a_gpu() -> None:
     root = Path(__file__).parents[4]
@@ -127,6 +128,7 @@ def test_unknown_xla_flag_is_detected() -> None:
     assert "Unknown flag" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_the_installed_inductor_knows_its_variable() -> None:
     script = "import torch._inductor.config as config; print(config.deterministic)"

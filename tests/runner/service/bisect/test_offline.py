@@ -76,6 +76,7 @@ def bisected(good: str, bad: str, *flags: str) -> int:
     return main(command, Seams(executor=InItsEnvironment()))
 
 
+@pytest.mark.nightly(why="another whole search; one over commits is tried for every change")
 def test_slow_version_is_found_among_wheels_of_a_folder(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One that cannot be installed is skipped, one without a wheel for this machine is no candidate."""
     assert bisected("1.0", "1.6") == 0
@@ -114,6 +115,7 @@ def test_version_that_cannot_be_imported_is_skipped_with_the_reason(
     assert "found: 2.2 is slower than 2.1: +5.0 %" in said
 
 
+@pytest.mark.nightly(beyond=2, why="pip resolves for half a minute")
 @pytest.mark.parametrize(
     ("good", "bad", "code", "message"),
     [
@@ -144,6 +146,7 @@ def test_misspelt_package_has_a_near_name(wheels: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.endswith("; did you mean numpy?\n")
 
 
+@pytest.mark.nightly(why="pip tries again and again")
 def test_index_that_is_not_reached_explains_a_missing_version(
     wheels: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +177,7 @@ def test_reason_that_the_index_is_not_reached_is_that_of_the_system(
     assert "[Errno 111] Connection refused" in capsys.readouterr().err
 
 
+@pytest.mark.nightly(why="pip resolves for half a minute")
 def test_requirements_that_contradict_each_other_are_named(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Mutation: `run_connected` gives pip's errors alone, which name neither of them."""
     write_wheel(wheels, "beta", "1.0", "")
