@@ -61,6 +61,7 @@ def test_first_hour_refuses_a_dataset_that_exists_and_leaves_it(hour: list[str])
     assert list(there(hour).there()) == [name]
 
 
+@pytest.mark.nightly
 def test_first_hour_that_is_ended_by_a_signal_leaves_nothing_and_writes_its_report(
     hour: list[str], tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def test_push_fails_until_init_creates_a_missing_lease_row(emulated: str, overla
     assert set(stored(warehouse).values()) == {1}
 
 
+@pytest.mark.emulated_at_night
 def test_without_dml_concurrently_appended_rows_appear_once(emulated: str, overlapping: list[Batch]) -> None:
     warehouse = opened(emulated, append_only=True)
     warehouse.create()

@@ -15,10 +15,11 @@ def push(results: Results, *arguments: str) -> int:
     return uploader(results, "push", *arguments)
 
 
+@pytest.mark.emulated_at_night
 @pytest.mark.google_client
 @pytest.mark.parametrize(
     "mode",
-    [(), pytest.param(("--append-only",), marks=pytest.mark.emulated_at_night)],
+    [(), ("--append-only",)],
     ids=["with DML", "append-only"],
 )
 def test_run_of_the_same_name_with_other_values_in_a_dataset_is_named(

@@ -318,6 +318,7 @@ def test_googles_sql_engine_gives_every_variant_the_same_name(tmp_path: Path) ->
     assert [tuple(row) for row in there["rows"]] == local.query(NAMES).rows
 
 
+@pytest.mark.emulated_at_night
 @pytest.mark.google_client
 def test_both_engines_give_every_variant_the_same_row(tmp_path: Path, emulated: str) -> None:
     results, cells = stored_variants(tmp_path / "results")

@@ -22,6 +22,7 @@ def changed(address: str, sql: str) -> None:
     warehouse.close()
 
 
+@pytest.mark.emulated_at_night
 def test_deleted_rows_are_restored_and_duplicates_reported(
     emulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

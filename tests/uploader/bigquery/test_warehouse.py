@@ -98,6 +98,7 @@ def test_created_tables_have_no_differences(warehouse: BigQueryWarehouse) -> Non
     assert [line for one in differences(warehouse) for line in one.lines()] == []
 
 
+@pytest.mark.emulated_at_night
 @pytest.mark.fault("F36", mutation="no request is tried again")
 @pytest.mark.parametrize(
     "fault",
@@ -126,6 +127,7 @@ def test_each_row_is_stored_once_when_a_third_of_all_requests_fail(
     assert verify(results, warehouse, values=True).problems == ()
 
 
+@pytest.mark.emulated_at_night
 @pytest.mark.fault("F36", mutation="an error that is not retryable is tried again")
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
@@ -344,6 +346,7 @@ def test_unreachable_server_leaves_everything_pending(
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.emulated_at_night
 @pytest.mark.fault("F36", mutation="requests have no deadline")
 @pytest.mark.parametrize(
     "path",
