@@ -37,7 +37,7 @@ from keras_matrix.records.dtypes import COMPUTED_IN, ELEMENT_BYTES, variable_byt
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.peaks import Gemm, Peaks, Stream
 from keras_matrix.records.instruments.work import Work, work_key
-from keras_matrix.records.settings import DATA, GENERATE, Settings
+from keras_matrix.records.settings import BACKWARD, DATA, GENERATE, GRADIENT, Settings
 from keras_matrix.records.text import percentage
 
 TRAINING_PER_FORWARD = 3
@@ -207,7 +207,7 @@ def flops_per_step(settings: Settings, work: Work | None) -> int | None:
     if work is None or work.forward_flops_per_sample is None or settings.phase == GENERATE:
         return None
     forward = work.forward_flops_per_sample * settings.batch_size
-    return forward * TRAINING_PER_FORWARD if settings.phase == "fit" else forward
+    return forward * TRAINING_PER_FORWARD if settings.phase in BACKWARD else forward
 
 
 def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
@@ -217,10 +217,10 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
     slots, reads the batch, and writes and reads the inputs of every layer with weights. With data
     parallelism each device has its own copy of all but the batch's arrays. A call of predict reads the
     weights (without embedding tables, of which it reads a few rows) and the batch. Programs move more; they move less
-    only if some of this stays in the caches between passes. None for the FC modes, whose workers' arrays depend on the
-    mode.
+    only if some of this stays in the caches between passes. None for gradients alone, whose temporaries no
+    update reads, and for the FC modes, whose workers' arrays depend on the mode.
     """
-    if spec.is_native(settings) or settings.phase == GENERATE:
+    if spec.is_native(settings) or settings.phase in (GENERATE, GRADIENT):
         return None
     if work is None or work.weight_elements is None or work.input_elements_per_sample is None:
         return None

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 Scalar = bool | int | float | str
 
-FIT, PREDICT, GENERATE = "fit", "predict", "generate"
-PHASES = (FIT, PREDICT, GENERATE)
+FIT, PREDICT, GENERATE, GRADIENT = "fit", "predict", "generate", "gradient"
+PHASES = (FIT, PREDICT, GENERATE, GRADIENT)
+BACKWARD = (FIT, GRADIENT)  # phases that go back through the layers
+CALLED = (PREDICT, GRADIENT)  # phases whose model is called in one of several ways
 RESIDENT, HOST_FED, PIPELINE = "device_resident", "host_fed", "pipeline"
 FEEDS = (RESIDENT, HOST_FED, PIPELINE)
 PAGE_CACHES = ("warm", "cold")
@@ -31,10 +33,11 @@ ON_BATCH, WHOLE, DIRECT, COMPILED = "predict_on_batch", "predict", "model", "jit
 MATMUL_PRECISIONS = ("default", "highest", "high", "medium")
 SAVED_MODEL, ONNX, LITERT, OPENVINO_IR, TORCH_EXPORT = "saved_model", "onnx", "litert", "openvino", "torch_export"
 EXPORTED = (SAVED_MODEL, ONNX, LITERT, OPENVINO_IR, TORCH_EXPORT)  # of a file that the backend exports, in its runtime
-CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED, *EXPORTED)
+CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED, NATIVE, *EXPORTED)
+GRADIENT_CALLS = (DIRECT, COMPILED, NATIVE)
 ON_HOST, ON_DEVICE = "host", "device"
 OUTPUTS = (ON_HOST, ON_DEVICE)
-DEVICE_CALLS = (DIRECT, COMPILED)  # whose outputs are the backend's own arrays, which may stay on the device
+DEVICE_CALLS = (DIRECT, COMPILED, NATIVE)  # whose outputs are the backend's own arrays, which may stay on the device
 KERAS_CALLS = (WHOLE, ON_BATCH)  # of a step that Keras makes, by the options of compile()
 IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
 # Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
@@ -83,7 +86,8 @@ class Settings:
     `env` are variables of the environment that the matrix sets, as `inherited_environment.variables_text` writes them.
 
     `call` is how a model that predicts is called: Keras's `predict` or `predict_on_batch`, `model(x)`, its forward pass
-    compiled by the backend, or a file that the backend exports, in the runtime of that file. `outputs` is where its
+    compiled by the backend, the same in plain code of the framework, or a file that the backend exports, in the runtime
+    of that file; of `phase: gradient`, how its loss and gradients are computed. `outputs` is where its
     outputs are when a call ends: in the host's memory, or computed and still on the device.
 
     `torch_compile` are arguments of `torch.compile`, `xla_flags` flags of XLA, as `compiler_options` writes them.

@@ -23,4 +23,5 @@ def load(backend: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise UnsupportedWorkload(f"implementation: {backend} has only keras") from None
+        text = f"native code: {backend} has no twins; set implementation: keras, and another call"
+        raise UnsupportedWorkload(text) from None

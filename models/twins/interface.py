@@ -13,8 +13,11 @@ All begin with the weights of one Keras model. Limit: rungs above `loop` exist f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
 
 Batch = tuple[Any, ...]
 # How far losses in float32 may be from Keras's, relative, at the first step and later ones: those of `runner parity`.
@@ -51,6 +54,26 @@ class Compiled:
 
     jit: bool
     eager: bool
+
+
+class Native(NamedTuple):
+    """A twin that is called and not trained, with a copy of the model's weights.
+
+    `forward` returns the outputs of `model(x)`, `gradients` the loss of a batch, its gradients and the logits, and
+    `in_keras` gradients in the order and layout of the model's trainable weights. A call may return before it has
+    computed.
+    """
+
+    forward: Callable[[Any], Any]
+    gradients: Callable[[Any, Any], tuple[Any, Sequence[Any], Any]]
+    in_keras: Callable[[Sequence[Any]], list[NDArray[Any]]]
+
+
+class AtInference:
+    """A Keras model as the networks read it without dropout."""
+
+    def __init__(self, model: Any) -> None:
+        self.trainable_variables, self.layers = model.trainable_variables, model.layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +119,13 @@ def optimizer_of(model: Any) -> Optimizer:
 
 def drop_rates(model: Any) -> tuple[float, ...]:
     """Return the rates of the model's dropout layers, in their order."""
-    return tuple(float(layer.rate) for layer in model.layers if type(layer).__name__ == "Dropout")
+    is_off = isinstance(model, AtInference)
+    return tuple(0.0 if is_off else float(layer.rate) for layer in model.layers if type(layer).__name__ == "Dropout")
+
+
+def ends_in_softmax(model: Any) -> bool:
+    """Return whether the model returns probabilities, not logits."""
+    return getattr(getattr(model.layers[-1], "activation", None), "__name__", "") == "softmax"
 
 
 def heads_of(model: Any) -> int:

@@ -22,12 +22,15 @@ from jax import lax
 from keras_matrix.models.twins.generation import EPSILON, Affine, Continue, Weights, weights_of
 from keras_matrix.models.twins.interface import (
     AdamW,
+    AtInference,
     Batch,
     Compiled,
     KerasLoop,
+    Native,
     RMSprop,
     Rung,
     drop_rates,
+    ends_in_softmax,
     optimizer_of,
 )
 
@@ -140,12 +143,41 @@ def _own_loss(model: Any, workload: str, seed: int) -> tuple[Loss, Any]:
 
     def loss(params: Any, key: Any, x: Any, y: Any) -> tuple[Any, Any]:
         key, dropout_key = jax.random.split(key) if drops else (key, key)
-        likely = jax.nn.log_softmax(network(params, x, dropout_key))
-        if y.ndim < likely.ndim:
-            return -jnp.mean(jnp.take_along_axis(likely, y[..., None], axis=-1)), key
-        return -jnp.mean(jnp.sum(y * likely, axis=-1)), key
+        return _loss_of(network(params, x, dropout_key), y), key
 
     return loss, jax.random.key(seed)
+
+
+def _loss_of(logits: Any, y: Any) -> Any:
+    likely = jax.nn.log_softmax(logits)
+    if y.ndim < likely.ndim:
+        return -jnp.mean(jnp.take_along_axis(likely, y[..., None], axis=-1))
+    return -jnp.mean(jnp.sum(y * likely, axis=-1))
+
+
+def called(model: Any, workload: str, compiled: Compiled, training: bool) -> Native:
+    """Return the twin of a Keras model of the workload, called; its gradients with dropout if `training`."""
+    plain = NETWORKS[workload](AtInference(model))
+    network = NETWORKS[workload](model) if training else plain
+    params = [jnp.array(variable.value) for variable in model.trainable_variables]
+    key, has_softmax = jax.random.key(0), ends_in_softmax(model)
+
+    def outputs(params: Any, x: Any) -> Any:
+        logits = plain(params, x, key)
+        return jax.nn.softmax(logits) if has_softmax else logits
+
+    def loss(params: Any, key: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        logits = network(params, x, key)
+        return _loss_of(logits, y), logits
+
+    step = jax.value_and_grad(loss, has_aux=True)
+    answer, step = (jax.jit(outputs), jax.jit(step)) if compiled.jit else (outputs, step)
+
+    def gradients(x: Any, y: Any) -> tuple[Any, Sequence[Any], Any]:
+        (value, logits), found = step(params, key, x, y)
+        return value, found, logits
+
+    return Native(lambda x: answer(params, x), gradients, lambda values: list(map(np.asarray, values)))
 
 
 def _own_update(model: Any) -> tuple[Update, Any]:

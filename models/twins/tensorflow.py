@@ -17,12 +17,15 @@ import tensorflow as tf
 from keras_matrix.models.twins.generation import EPSILON, Affine, Continue, Weights, weights_of
 from keras_matrix.models.twins.interface import (
     AdamW,
+    AtInference,
     Batch,
     Compiled,
     KerasLoop,
+    Native,
     RMSprop,
     Rung,
     drop_rates,
+    ends_in_softmax,
     optimizer_of,
 )
 
@@ -133,12 +136,39 @@ def _own_loss(workload: str, model: Any, variables: Sequence[Any]) -> Callable[[
     network = NETWORKS[workload](model)
 
     def loss(x: Any, y: Any) -> Any:
-        logits = network(variables, x)
-        if y.shape.rank < logits.shape.rank:
-            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
-        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(y, logits))
+        return _loss_of(network(variables, x), y)
 
     return loss
+
+
+def _loss_of(logits: Any, y: Any) -> Any:
+    if y.shape.rank < logits.shape.rank:
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(y, logits))
+
+
+def called(model: Any, workload: str, compiled: Compiled, training: bool) -> Native:
+    """Return the twin of a Keras model of the workload, called; its gradients with dropout if `training`."""
+    plain = NETWORKS[workload](AtInference(model))
+    network = NETWORKS[workload](model) if training else plain
+    variables = [tf.Variable(variable.value) for variable in model.trainable_variables]
+    has_softmax = ends_in_softmax(model)
+
+    def outputs(x: Any) -> Any:
+        logits = plain(variables, x)
+        return tf.nn.softmax(logits) if has_softmax else logits
+
+    def step(x: Any, y: Any) -> tuple[Any, Sequence[Any], Any]:
+        with tf.GradientTape() as tape:
+            logits = network(variables, x)
+            loss = _loss_of(logits, y)
+        return loss, [tf.convert_to_tensor(one) for one in tape.gradient(loss, variables)], logits
+
+    def program(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiles: Callable[..., Any] = tf.function(function, jit_compile=compiled.jit)
+        return function if compiled.eager else compiles
+
+    return Native(program(outputs), program(step), lambda values: [value.numpy() for value in values])
 
 
 def _zeros(variables: Sequence[Any]) -> list[Any]:

@@ -25,7 +25,17 @@ from torch.nn import functional
 
 from keras_matrix.models.twins import generation, interface
 from keras_matrix.models.twins.generation import EPSILON, Affine, Continue, Weights, weights_of
-from keras_matrix.models.twins.interface import Batch, Compiled, KerasLoop, Rung, drop_rates, heads_of, optimizer_of
+from keras_matrix.models.twins.interface import (
+    Batch,
+    Compiled,
+    KerasLoop,
+    Native,
+    Rung,
+    drop_rates,
+    ends_in_softmax,
+    heads_of,
+    optimizer_of,
+)
 
 
 def rungs(model: Any, workload: str, compiled: Compiled, seed: int) -> dict[str, Callable[[], Rung]]:
@@ -115,24 +125,14 @@ class _Native(_Steps):
 
     def __init__(self, model: Any, workload: str, compiled: Compiled) -> None:
         super().__init__(model)
-        device = model.trainable_variables[0].value.device
-        network = NETWORKS[workload](model).to(device)
-        self._pairs = pairs(network, model)
-        with torch.no_grad():
-            for parameter, weight, is_transposed in self._pairs:
-                value = from_keras(weight.numpy(), tuple(parameter.shape), is_transposed)
-                parameter.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        network, self._pairs = _copy_of(model, workload)
         self._optimizer = optimizer = _own_optimizer(model, [parameter for parameter, _, _ in self._pairs])
         forward = torch.compile(network) if compiled.jit else network
         network.train()
 
         def train_step(x: Any, y: Any) -> Any:
             optimizer.zero_grad()
-            logits = forward(x)
-            if y.ndim < logits.ndim:
-                loss = functional.cross_entropy(logits.flatten(0, 1), y.flatten().long())
-            else:
-                loss = functional.cross_entropy(logits, y)
+            loss = _loss_of(forward(x), y)
             loss.backward()
             optimizer.step()
             return loss.detach()
@@ -146,6 +146,53 @@ class _Native(_Steps):
         for parameter, weight, is_transposed in self._pairs:
             value = to_keras(parameter.detach().cpu().numpy(), tuple(weight.shape), is_transposed)
             weight.assign(np.ascontiguousarray(value))
+
+
+def called(model: Any, workload: str, compiled: Compiled, training: bool) -> Native:
+    """Return the twin of a Keras model of the workload, called; its gradients with dropout if `training`."""
+    network, paired = _copy_of(model, workload)
+    parameters = [parameter for parameter, _, _ in paired]
+    has_softmax = ends_in_softmax(model)
+
+    def outputs(x: Any) -> Any:
+        return network(x).softmax(-1) if has_softmax else network(x)
+
+    answer, logits_of = (torch.compile(outputs), torch.compile(network)) if compiled.jit else (outputs, network)
+
+    def forward(x: Any) -> Any:
+        with torch.no_grad():
+            return answer(x)
+
+    def gradients(x: Any, y: Any) -> tuple[Any, Sequence[Any], Any]:
+        logits = logits_of(x)
+        loss = _loss_of(logits, y)
+        return loss.detach(), torch.autograd.grad(loss, parameters), logits.detach()
+
+    def in_keras(values: Sequence[Any]) -> list[Any]:
+        return [
+            to_keras(value.cpu().numpy(), tuple(weight.shape), is_transposed)
+            for value, (_, weight, is_transposed) in zip(values, paired, strict=True)
+        ]
+
+    network.train(training)
+    return Native(forward, gradients, in_keras)
+
+
+def _copy_of(model: Any, workload: str) -> tuple[nn.Module, list[tuple[nn.Parameter, Any, bool]]]:
+    """Return the network of a workload with the weights of a Keras model, and the weights of both in pairs."""
+    network = NETWORKS[workload](model).to(model.trainable_variables[0].value.device)
+    paired = pairs(network, model)
+    with torch.no_grad():
+        for parameter, weight, is_transposed in paired:
+            value = from_keras(weight.numpy(), tuple(parameter.shape), is_transposed)
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+    return network, paired
+
+
+def _loss_of(logits: Any, y: Any) -> Any:
+    if y.ndim < logits.ndim:
+        return functional.cross_entropy(logits.flatten(0, -2), y.flatten().long())
+    return functional.cross_entropy(logits, y)
 
 
 class TorchRMSprop(torch.optim.Optimizer):  # type: ignore[misc]

@@ -58,7 +58,7 @@ def export(job: Job, workload: Built, adapter: BackendAdapter, result: CellResul
     write_result(job, replace(result_of(job), unfinished=f"it exported the model, call: {call}"))
     batches = held_batches(job, workload)
     inputs = inputs_of(batches[0])
-    outputs = WAYS[DIRECT](workload.model, adapter, job.settings.batch_size)(inputs)
+    outputs = WAYS[DIRECT](workload.model, adapter, job.settings)(inputs)
     expected = [np.asarray(array) for array in keras.tree.flatten(outputs)]
     arrays = [[as_saved(array) for array in keras.tree.flatten(inputs_of(batch))] for batch in batches]
     structure = json.dumps(keras.tree.pack_sequence_as(inputs, list(range(len(arrays[0])))))

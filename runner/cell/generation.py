@@ -219,7 +219,7 @@ def lengths(settings: Settings) -> tuple[int, int]:
 def check_generates(workload: Built, settings: Settings, adapter: BackendAdapter) -> None:
     """Raise ValueError for a model that cannot generate, `Unsupported` if the cell asks for what KerasHub cannot do."""
     if not hasattr(workload.model, "generate"):
-        raise ValueError("phase: must be fit or predict for a model without generate(), got generate")
+        raise ValueError("phase: must be fit, predict or gradient for a model without generate(), got generate")
     if reason := adapter.cannot_generate(settings.precision):
         raise Unsupported(
             f"precision: KerasHub's generate() {reason}, on {settings.backend} in {settings.precision}; set another "

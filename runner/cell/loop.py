@@ -1,4 +1,4 @@
-"""The timed loop of predict or generate calls, and what consecutive epochs of any kind are and log.
+"""The timed loop of calls that predict, generate or compute gradients; what consecutive epochs of any kind are and log.
 
 It imports neither Keras nor a backend: a process that measures an exported model has only the runtime of its file.
 """
@@ -67,15 +67,23 @@ class CallLog:
     rows: list[int] = field(default_factory=list)
 
 
-def call_epochs(call: Callable[[Any], Any], batches: Sequence[Batch], stretch: Stretch) -> CallLog:
-    """Call `predict_on_batch` or `generate` once per step; a call ends with its result on the host, as for its user."""
+def call_epochs(
+    call: Callable[[Any], Any],
+    batches: Sequence[Batch],
+    stretch: Stretch,
+    given: Callable[[Batch], Any] = inputs_of,
+) -> CallLog:
+    """Call the model once per step; a call ends with its result on the host, as for its user.
+
+    `given` is what a call is given of a batch: by default the inputs.
+    """
     log = CallLog()
     position = 0
     for epoch in range(stretch.epochs):
         stretch.before(epoch)
         times_s, rows = [], 0
         for _ in range(stretch.steps):
-            inputs = inputs_of(batches[position % len(batches)])
+            inputs = given(batches[position % len(batches)])
             position += 1
             begun_s = monotonic()
             outputs = call(inputs)

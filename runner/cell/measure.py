@@ -18,9 +18,9 @@ from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import CellResult, Times
-from keras_matrix.records.settings import EXPORTED, FIT, GENERATE, KERAS, PIPELINE, PREDICT, Settings
+from keras_matrix.records.settings import CALLED, EXPORTED, FIT, GENERATE, GRADIENT, KERAS, PIPELINE, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
-from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches
 from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, refuse_several_machines, reserving
 from keras_matrix.runner.cell.checks.remat import check_remat, rematerialised
@@ -54,7 +54,7 @@ from keras_matrix.runner.cell.options import (
 from keras_matrix.runner.cell.phases import CalledTraining, Training, call_notes, check_call
 from keras_matrix.runner.cell.piped.training import PipedTraining, input_use
 from keras_matrix.runner.cell.piped.training import check as check_input
-from keras_matrix.runner.cell.predicting import Predicting
+from keras_matrix.runner.cell.predicting import Gradients, Predicting
 from keras_matrix.runner.cell.replicated.groups import check_resolved, check_workload, group_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from keras_matrix.runner.cell.work import own_methods, platforms_of, work_done
@@ -191,6 +191,8 @@ def _work_of(settings: Settings, workload: Built) -> type[Training | Predicting]
         return Generating if settings.implementation == KERAS else NativeGenerating
     if settings.phase == PREDICT:
         return Predicting
+    if settings.phase == GRADIENT:
+        return Gradients
     if settings.implementation != KERAS:
         return StepTraining
     if workload.call is not None:
@@ -288,7 +290,7 @@ def with_outputs(job: Job, work: Training | Predicting, result: CellResult) -> C
 
     The figures are published before: `model(x)` runs one operation after the other, and may need more memory and time.
     """
-    if job.settings.phase != PREDICT or isinstance(work, Training) or result.resolved is None:
+    if job.settings.phase not in CALLED or isinstance(work, Training) or result.resolved is None:
         return result
     if (result.times.step_time_s or 0.0) > LONGEST_STEP_S:
         return result
@@ -310,7 +312,13 @@ def with_deviation(work: Training | Predicting, result: CellResult) -> CellResul
 
 def check_trains(model: Any, phase: str, overridden: list[str]) -> None:
     """Raise ValueError for a model that cannot be trained as Keras trains it."""
-    if phase == "fit" and model.optimizer is None and not overridden:
+    if phase == GRADIENT and overridden:
+        raise Unsupported(
+            "phase: gradient: the model has a train_step of its own, whose gradients are not known; set phase: fit"
+        )
+    if phase == GRADIENT and not model.compiled:
+        raise ValueError("phase: gradient: the model is not compiled, so that it has no loss; compile it with one")
+    if phase == FIT and model.optimizer is None and not overridden:
         raise ValueError(
             "optimizer: the model is compiled without one, so that fit cannot train it; compile it with an optimizer, "
             "or set phase: predict"

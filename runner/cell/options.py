@@ -36,6 +36,7 @@ from keras_matrix.records.settings import (
     GENERATE,
     HOST_FED,
     KERAS_CALLS,
+    NATIVE,
     PIPELINE,
     PRECISIONS,
     Settings,
@@ -273,7 +274,7 @@ def resolved_of_model(job: Job, workload: Built, adapter: BackendAdapter, run: t
     has_jit = bool(model.jit_compile) and not is_eager
     if job.settings.phase == GENERATE:
         has_jit = adapter.generates_compiled(model)
-    if job.settings.call not in KERAS_CALLS:
+    if job.settings.call not in (*KERAS_CALLS, NATIVE):
         has_jit, is_eager = job.settings.call == COMPILED, job.settings.call == DIRECT
     return replace(
         _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, has_jit),

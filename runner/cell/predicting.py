@@ -1,4 +1,4 @@
-"""Epochs of calls of a model that predicts, each call made in one of several ways, and whether it answers alike.
+"""Epochs of calls of a model, each made in one of several ways, and whether it answers alike.
 
 Every call begins with the same batch, on the device or the host as `feed` says, and ends with its outputs in the host's
 memory: `predict` returns NumPy arrays, while `model(x)` on JAX returns before it has computed. Without equal ends the
@@ -6,6 +6,10 @@ times of two calls would be those of different work. With `outputs: device`, a l
 device has computed them.
 
 A way of calling is one entry of `WAYS`; a later one, such as an exported file, is one more, timed by the same loop.
+
+A call of `phase: gradient` computes the loss of a batch and the gradients of the trainable weights, as a training step
+does before its optimizer: with dropout, and without a change of the weights. It ends when the device has computed the
+gradients and the loss is in the host's memory.
 
 Guarantee: after everything measured each process compares the outputs of its call with those of `model(x)`. Limit: on
 one batch, and only whether they are near each other, not which of them is right.
@@ -20,12 +24,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
-from keras_matrix.models.workload import Built
+from keras_matrix.models import twins
+from keras_matrix.models.twins.interface import Compiled, Native
+from keras_matrix.models.workload import Built, UnsupportedWorkload
 from keras_matrix.records.epoch_figures import with_percentiles
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.schema import Learning, Times
-from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, ON_DEVICE, WHOLE
+from keras_matrix.records.settings import COMPILED, DIRECT, NATIVE, ON_BATCH, ON_DEVICE, WHOLE, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches
 from keras_matrix.runner.cell.job import Job, in_a_line
@@ -62,23 +69,23 @@ def inference_arguments(model: Any) -> Mapping[str, bool]:
     return {"training": False} if model._call_has_training_arg else {}
 
 
-def _by_predict(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
-    return lambda inputs: model.predict(inputs, batch_size=batch_size, verbose=0)
+def _by_predict(model: Any, adapter: BackendAdapter, settings: Settings) -> Calling:
+    return lambda inputs: model.predict(inputs, batch_size=settings.batch_size, verbose=0)
 
 
-def _by_batch(model: Any, adapter: BackendAdapter, batch_size: int) -> Calling:
+def _by_batch(model: Any, adapter: BackendAdapter, settings: Settings) -> Calling:
     def call(inputs: Any) -> Any:
         return model.predict_on_batch(inputs)  # looked up at each call: a trace wraps it
 
     return call
 
 
-def _by_model(model: Any, adapter: BackendAdapter, batch_size: int, ended: Ended = on_host) -> Calling:
+def _by_model(model: Any, adapter: BackendAdapter, settings: Settings, ended: Ended = on_host) -> Calling:
     arguments = inference_arguments(model)
     return lambda inputs: ended(adapter, model(inputs, **arguments))
 
 
-def _compiled(model: Any, adapter: BackendAdapter, batch_size: int, ended: Ended = on_host) -> Calling:
+def _compiled(model: Any, adapter: BackendAdapter, settings: Settings, ended: Ended = on_host) -> Calling:
     program: Callable[[Any], Any] | None = None
 
     def call(inputs: Any) -> Any:
@@ -92,13 +99,36 @@ def _compiled(model: Any, adapter: BackendAdapter, batch_size: int, ended: Ended
     return call
 
 
+def twin_of(model: Any, settings: Settings, training: bool) -> Native:
+    """Return the model's twin in plain code of the framework, compiled where Keras compiles its step by itself."""
+    compiled = Compiled(bool(model.jit_compile) and not model.run_eagerly, bool(model.run_eagerly))
+    try:
+        twin: Native = twins.load(settings.backend).called(model, settings.workload, compiled, training)
+    except UnsupportedWorkload as error:
+        raise Unsupported(str(error)) from None
+    return twin
+
+
+def _by_twin(model: Any, adapter: BackendAdapter, settings: Settings, ended: Ended = on_host) -> Calling:
+    forward: Calling | None = None
+
+    def call(inputs: Any) -> Any:
+        nonlocal forward
+        if forward is None:
+            forward = twin_of(model, settings, training=False).forward
+        return ended(adapter, forward(inputs))
+
+    return call
+
+
 WAYS: Mapping[str, Callable[..., Calling]] = {
     WHOLE: _by_predict,
     ON_BATCH: _by_batch,
     DIRECT: _by_model,
     COMPILED: _compiled,
+    NATIVE: _by_twin,
 }
-"""How to call a model, by the values of `call`: from the model, its backend and the size of a batch.
+"""How to call a model, by the values of `call`: from the model, its backend and the cell's settings.
 
 Those of `DEVICE_CALLS` also take how a call ends.
 """
@@ -107,13 +137,20 @@ Those of `DEVICE_CALLS` also take how a call ends.
 class Predicting:
     """Epochs of calls of a model that predicts."""
 
+    _what = "the model's forward pass"
+    _given: Callable[[Batch], Any] = staticmethod(inputs_of)  # what a call is given of a batch
+
     def __init__(self, workload: Built, adapter: BackendAdapter, job: Job, measured_epochs: MeasuredEpochs) -> None:
         self._built, self._adapter, self._job, self._measured = workload, adapter, job, measured_epochs
         self.model, self.steps_a_call = workload.model, 1
         self.ledger = Ledger()
         self._fed: list[Batch] = []
-        ends = {"ended": on_device} if job.settings.outputs == ON_DEVICE else {}
-        self._calling = WAYS[job.settings.call](workload.model, adapter, job.settings.batch_size, **ends)
+        self._calling = self._way()
+
+    def _way(self) -> Calling:
+        settings = self._job.settings
+        ends = {"ended": on_device} if settings.outputs == ON_DEVICE else {}
+        return WAYS[settings.call](self.model, self._adapter, settings, **ends)
 
     def run(self, first_batches: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Make the first call, agree on the calls per epoch, predict; return times, learning and calls."""
@@ -133,7 +170,7 @@ class Predicting:
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Predict further epochs on the same batches, which `change` may wrap; nothing is recorded."""
-        call_epochs(self._call, change(self._fed), stretch)
+        call_epochs(self._call, change(self._fed), stretch, self._given)
 
     def finish(self) -> None:
         """Do nothing: predicting changes no weights."""
@@ -151,12 +188,15 @@ class Predicting:
 
     def outputs(self) -> tuple[float | None, str | None]:
         """Return how far the outputs of a call are from those of `model(x)`, or why that is not known."""
-        inputs = inputs_of(self._fed[0])
         try:
-            return deviation_of(on_host(self._adapter, self._call(inputs)), self._model_outputs(inputs))
+            return self._deviation(self._fed[0])
         except Exception as error:  # noqa: BLE001 - of a user's model or of its memory: this fact alone is missing
             print(f"outputs were not compared: {type(error).__name__}: {error}", file=sys.stderr)
             return None, f"were not compared: {in_a_line(error)[:200]}"
+
+    def _deviation(self, batch: Batch) -> tuple[float | None, str | None]:
+        inputs = inputs_of(batch)
+        return deviation_of(on_host(self._adapter, self._call(inputs)), self._model_outputs(inputs))
 
     def _call(self, inputs: Any) -> Any:
         """Return the outputs of one call."""
@@ -170,28 +210,28 @@ class Predicting:
             raise
         except Exception as error:
             is_compiled = self._job.settings.call == COMPILED and not says_out_of_memory(str(error))
-            if not (is_compiled and self._answers(inputs_of(placed_batches[0]))):
+            if not (is_compiled and self._answers(placed_batches[0])):
                 raise
             traceback.print_exc()
             raise Unsupported(
-                f"call: {COMPILED}: {self._job.settings.backend} cannot compile the model's forward pass, "
+                f"call: {COMPILED}: {self._job.settings.backend} cannot compile {self._what}, "
                 f"{compilers_line(error)}; set another call"
             ) from None
 
-    def _answers(self, inputs: Any) -> bool:
-        """Return whether `model(x)` works for these inputs."""
+    def _answers(self, batch: Batch) -> bool:
+        """Return whether a call that is not compiled works for this batch."""
         try:
-            self._model_outputs(inputs)
+            self._model_outputs(inputs_of(batch))
         except Exception:  # noqa: BLE001 - any error of a user's model
             return False
         return True
 
     def _model_outputs(self, inputs: Any) -> Any:
         """Return the outputs of `model(x)` in NumPy."""
-        return WAYS[DIRECT](self.model, self._adapter, self._job.settings.batch_size)(inputs)
+        return WAYS[DIRECT](self.model, self._adapter, self._job.settings)(inputs)
 
     def _predict(self, name: str, placed_batches: Sequence[Batch], stretch: Stretch) -> CallLog:
-        log = call_epochs(self._call, placed_batches, stretch)
+        log = call_epochs(self._call, placed_batches, stretch, self._given)
         self.ledger.stretches.append(predicted(name, stretch.steps, log.rows))
         return log
 
@@ -199,6 +239,66 @@ class Predicting:
         if self._job.settings.feed == "device_resident":
             return [self._adapter.resident(batch) for batch in batches]
         return list(batches)
+
+
+class Gradients(Predicting):
+    """Epochs of calls that compute the loss of a batch and its gradients."""
+
+    _what = "the loss and its gradients"
+    _given = staticmethod(keras.utils.unpack_x_y_sample_weight)
+
+    def _way(self) -> Calling:
+        """Return the call: from inputs, targets and weights of samples to the outputs, once all is computed."""
+        adapter, step = self._adapter, None
+
+        def call(parts: tuple[Any, Any, Any]) -> Any:
+            nonlocal step
+            if step is None:
+                step = self._step(self._job.settings.call, training=True)
+            loss, gradients, outputs = step(*parts)
+            adapter.wait((gradients, outputs))
+            adapter.to_host(loss)
+            return outputs
+
+        return call
+
+    def _step(self, call: str, training: bool) -> Callable[..., Any]:
+        """Return what computes loss, gradients and outputs in one of several ways, with or without dropout."""
+        if call == NATIVE:
+            twin = twin_of(self.model, self._job.settings, training)
+            return lambda x, y, weights: twin.gradients(x, y)
+        arguments = {"training": training} if self.model._call_has_training_arg else {}
+        return self._adapter.gradients(self.model, arguments, call == COMPILED)
+
+    def _answers(self, batch: Batch) -> bool:
+        try:
+            self._step(DIRECT, training=True)(*self._given(batch))
+        except Exception:  # noqa: BLE001 - any error of a user's model
+            return False
+        return True
+
+    def _deviation(self, batch: Batch) -> tuple[float | None, str | None]:
+        """Return how far loss and gradients are from those of calls that are not compiled, both without dropout."""
+        parts, call = self._given(batch), self._job.settings.call
+        expected = self._in_keras(self._step(DIRECT, training=False)(*parts))
+        if call != NATIVE:
+            return deviation_of(self._in_keras(self._step(call, training=False)(*parts)), expected)
+        twin = twin_of(self.model, self._job.settings, training=False)
+        loss, gradients, _ = twin.gradients(*parts[:2])
+        return deviation_of(_as_one(self._adapter.to_host(loss), twin.in_keras(gradients)), expected)
+
+    def _in_keras(self, found: tuple[Any, Any, Any]) -> list[Any]:
+        """Return the loss and the gradients in NumPy; those of rows of a table as of the table."""
+        loss, *gradients = (
+            self._adapter.to_host(keras.ops.convert_to_tensor(array))
+            for array in (found[0], *(gradient for gradient in found[1] if gradient is not None))
+        )
+        return _as_one(loss, gradients)
+
+
+def _as_one(loss: Any, gradients: Sequence[Any]) -> list[Any]:
+    """Return a loss, and gradients as one vector: one that is 0 but for rounding has no scale of its own."""
+    return [loss, np.concatenate([np.ravel(gradient) for gradient in gradients])]
 
 
 def compilers_line(error: Exception) -> str:

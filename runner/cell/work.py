@@ -40,6 +40,7 @@ import numpy as np
 from keras_matrix.models.workload import Built
 from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
+from keras_matrix.records.settings import GRADIENT
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, Feed, inputs_of
 from keras_matrix.runner.cell.job import Job
@@ -49,6 +50,7 @@ _to_numpy = keras.ops.convert_to_numpy
 # Keras's methods of a model that decide what is trained or predicted.
 _PHASE_METHODS = {
     "fit": ("fit", "train_step", "make_train_function", "_train_step", "train_function"),
+    GRADIENT: ("train_step",),
     "predict": ("predict_on_batch", "predict_step", "make_predict_function", "predict_function"),
 }
 _KERAS_METHODS = {name: getattr(keras.Model, name, None) for names in _PHASE_METHODS.values() for name in names}

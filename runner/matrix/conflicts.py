@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from keras_matrix.records.fc import spec
 from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.settings import (
+    BACKWARD,
+    CALLED,
     COMPILED,
     DEVICE_CALLS,
     EXPORTED,
@@ -15,6 +17,8 @@ from keras_matrix.records.settings import (
     FIT,
     FROZEN_QUANTIZATIONS,
     GENERATE,
+    GRADIENT,
+    GRADIENT_CALLS,
     KERAS,
     KERAS_CALLS,
     NATIVE,
@@ -35,6 +39,11 @@ from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.scalars import say
 
 TRAINING_ONLY = ("gradient_accumulation_steps", "remat")  # beyond their default
+NO_TRAINING = {
+    PREDICT: "which has no gradients",
+    GENERATE: "which has no gradients",
+    GRADIENT: "which changes no weight",
+}
 # What another implementation than Keras's does, in the phase of the workload's twin.
 NATIVE_ONLY: dict[str, Scalar] = {
     "feed": RESIDENT,
@@ -73,7 +82,7 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     for key in TRAINING_ONLY:
         usual, phases = SETTINGS[key].default, [phase for phase in axes["phase"] if phase != FIT]
         if phases and (unusual := next((value for value in axes[key] if value != usual), None)):
-            text = f"must be {usual} with phase: {phases[0]}, which has no gradients, got {say(unusual)}"
+            text = f"must be {usual} with phase: {phases[0]}, {NO_TRAINING[str(phases[0])]}, got {say(unusual)}"
             yield Conflict(key, "phase", text)
     if GENERATE in axes["phase"]:
         yield from _of_generation(axes, workload)
@@ -95,6 +104,7 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     yield from _of_programs(axes, workload)
     yield from _of_implementations(axes, workload)
     yield from _of_calls(axes)
+    yield from _of_native_calls(axes, workload)
     yield from _of_outputs(axes)
     yield from _of_compilers(axes)
     yield from _of_pipelines(axes, workload)
@@ -147,11 +157,15 @@ def _of_implementations(axes: Axes, workload: CatalogWorkload) -> Iterator[Confl
 def _of_calls(axes: Axes) -> Iterator[Conflict]:
     """Yield the conflicts of calls other than `predict_on_batch`: only those of settings that they have."""
     others = [value for value in axes["call"] if value != ON_BATCH]
-    phases = [phase for phase in axes["phase"] if phase != PREDICT]
+    phases = [phase for phase in axes["phase"] if phase not in CALLED]
     if others and phases:
         text = f"must be {ON_BATCH} with phase: {phases[0]}, which does not predict, got {say(others[0])}"
         yield Conflict("call", "phase", text)
-    own_steps = [value for value in others if value not in KERAS_CALLS]
+    without = [value for value in axes["call"] if value not in GRADIENT_CALLS]
+    if GRADIENT in axes["phase"] and without:
+        text = f"must be {', '.join(GRADIENT_CALLS[:-1])} or {GRADIENT_CALLS[-1]} with phase: {GRADIENT}"
+        yield Conflict("call", "phase", f"{text}, got {say(without[0])}")
+    own_steps = [value for value in others if value not in (*KERAS_CALLS, NATIVE)]
     rules = [("steps_per_execution", 1, others), *((key, usual, own_steps) for key, usual in OF_KERAS_STEPS.items())]
     for key, usual, calls in rules:
         if calls and (value := next((value for value in axes[key] if value != usual), None)) is not None:
@@ -162,6 +176,19 @@ def _of_calls(axes: Axes) -> Iterator[Conflict]:
     if exported and (device := next((device for device in axes["device"] if device != "cpu"), None)) is not None:
         text = f"must be cpu with call: {exported[0]}, an exported file, got {say(device)}"
         yield Conflict("device", "call", text)
+
+
+def _of_native_calls(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
+    """Yield the conflicts of `call: native`: as of a native implementation, of workloads whose twin trains."""
+    if NATIVE not in axes["call"]:
+        return
+    if workload.twin != FIT:
+        text = f"{workload.name} has no twin in plain framework code that is called; docs/keras-cost.md lists those"
+        yield Conflict("call", "workload", f"must not be {NATIVE}: {text} that have one")
+        return
+    for key, only in {"implementation": KERAS, **NATIVE_ONLY}.items():
+        if (value := next((value for value in axes.get(key, ()) if value != only), None)) is not None:
+            yield Conflict(key, "call", f"must be {only} with call: {NATIVE}, got {say(value)}")
 
 
 def _of_outputs(axes: Axes) -> Iterator[Conflict]:
@@ -192,8 +219,8 @@ def _of_compilers(axes: Axes) -> Iterator[Conflict]:
 def _of_generation(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
     """Yield the conflicts of `phase: generate`."""
     if not workload.generates:
-        text = f"must be fit or predict for {workload.name}, which is no language model of KerasHub, got generate"
-        yield Conflict("phase", "workload", text)
+        text = f"must be fit, predict or gradient for {workload.name}, which is no language model of KerasHub"
+        yield Conflict("phase", "workload", f"{text}, got generate")
     if (steps_a_call := max(_numbers(axes["steps_per_execution"]))) > 1:
         text = f"must be 1 with phase: generate, whose step is one call of generate(), got {steps_a_call}"
         yield Conflict("steps_per_execution", "phase", text)
@@ -207,9 +234,10 @@ def _of_generation(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
 def _of_quantised_weights(axes: Axes) -> Iterator[Conflict]:
     """Yield the conflict of whole-number weights with training, in which only LoRA's weights have gradients."""
     frozen = [mode for mode in axes.get("quantization", ()) if mode in FROZEN_QUANTIZATIONS]
-    if frozen and FIT in axes["phase"] and 0 in axes.get("lora_rank", ()):
-        text = f"must be none or float8 with phase: {FIT} and lora_rank: 0, which trains all weights, got {frozen[0]}"
-        yield Conflict("quantization", "phase", f"{text}; write an entry of its own for others")
+    training = next((phase for phase in axes["phase"] if phase in BACKWARD), None)
+    if frozen and training and 0 in axes.get("lora_rank", ()):
+        text = f"must be none or float8 with phase: {training} and lora_rank: 0, which trains all weights"
+        yield Conflict("quantization", "phase", f"{text}, got {frozen[0]}; write an entry of its own for others")
 
 
 def _of_pipelines(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:

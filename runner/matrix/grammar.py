@@ -195,7 +195,7 @@ SETTINGS: dict[str, ValueRule] = {
     "phase": ValueRule(
         choices=settings.PHASES,
         default="fit",
-        meaning="train, predict, or generate: a language model continues prompts",
+        meaning="train, predict, generate (a language model continues prompts), or compute the loss and its gradients",
     ),
     "epochs": ValueRule("int", 1, 10_000, default=4, meaning="epochs run, the discarded ones included"),
     "discard": ValueRule("int", 0, 9_999, default=1, meaning="first epochs left out of the statistics"),

@@ -27,7 +27,7 @@ from random import Random
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import work_values
 from keras_matrix.records.schema import MEASURED, Status
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import BACKWARD, Settings
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.reader import Cell
 
@@ -158,7 +158,7 @@ def _step_s(settings: Settings, catalog: Catalog) -> float:
     workload = catalog.workloads.get(settings.workload)
     if workload is None or workload.forward_flops_per_sample is None:
         return USER_STEP_TIME_S
-    passes = TRAINING_PER_FORWARD if settings.phase == "fit" else 1
+    passes = TRAINING_PER_FORWARD if settings.phase in BACKWARD else 1
     flops = settings.batch_size * passes * workload.forward_flops_per_sample
     return max(LEAST_STEP_TIME_S, flops / FLOPS_PER_S)
 

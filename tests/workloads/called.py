@@ -103,3 +103,16 @@ class _OwnStep(keras.Sequential):
 def own_step() -> tuple[Any, Any]:
     """A model that `predict` and `predict_on_batch` let answer otherwise than its call."""
     return _ready(_OwnStep([keras.Input((FEATURES,)), keras.layers.Dense(2)])), _values(FEATURES)
+
+
+class _OwnTraining(keras.Model):
+    def train_step(self, *arguments: Any) -> Any:
+        return super().train_step(*arguments)
+
+
+def own_training() -> tuple[Any, Any, Any]:
+    """A model with a training step of its own."""
+    inputs = keras.Input((FEATURES,))
+    model = _OwnTraining(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    return model, _values(FEATURES), _values(1)

@@ -207,6 +207,14 @@ class BackendAdapter(Protocol):
         """
         raise Unsupported("call: jit: this backend compiles no forward pass that could be called; set another call")
 
+    def gradients(self, model: Any, arguments: Mapping[str, bool], compiled: bool) -> Callable[..., Any]:
+        """Return what computes the loss and gradients of a model, with these arguments of its call.
+
+        It takes inputs, targets and weights of samples, and returns the loss, the gradients of the trainable weights,
+        None for one that the loss does not depend on, and the outputs. Raises `Unsupported` if nothing trains here.
+        """
+        raise Unsupported("phase: gradient: this backend computes no gradients; set phase: predict")
+
     def generates_compiled(self, model: Any) -> bool:
         """Return whether KerasHub compiles `generate()` of this model."""
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -182,6 +183,24 @@ class Adapter(BackendAdapter):
             for variables in (model.trainable_variables, model.non_trainable_variables)
         )
         return partial(jax.jit(outputs), trainable, others)
+
+    def gradients(self, model: Any, arguments: Mapping[str, bool], compiled: bool) -> Callable[..., Any]:
+        function = model.compute_loss_and_updates
+        named = {"training": arguments.get("training", True)}
+        if "optimizer_variables" in inspect.signature(function).parameters and model.optimizer is not None:
+            named["optimizer_variables"] = [variable.value for variable in model.optimizer.variables]
+        program = jax.value_and_grad(partial(function, **named), has_aux=True)
+        program = jax.jit(program) if compiled else program
+        trainable, others, metrics = (
+            [variable.value for variable in variables]
+            for variables in (model.trainable_variables, model.non_trainable_variables, model.metrics_variables)
+        )
+
+        def step(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+            (_, (loss, outputs, *_)), gradients = program(trainable, others, metrics, x, y, weights)
+            return loss, gradients, outputs
+
+        return step
 
     def generates_compiled(self, model: Any) -> bool:
         return not model.run_eagerly

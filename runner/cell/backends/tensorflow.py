@@ -198,6 +198,18 @@ class Adapter(BackendAdapter):
     def forward(self, model: Any, arguments: Mapping[str, bool]) -> Callable[[Any], Any]:
         return cast(Callable[[Any], Any], tf.function(lambda inputs: model(inputs, **arguments), jit_compile=True))
 
+    def gradients(self, model: Any, arguments: Mapping[str, bool], compiled: bool) -> Callable[..., Any]:
+        weights = [weight.value for weight in model.trainable_weights]
+        training = arguments.get("training", True)
+
+        def step(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+            with tf.GradientTape() as tape:
+                outputs = model(x, **arguments)
+                loss = model.compute_loss(x, y, outputs, sample_weight, training=training)
+            return loss, tape.gradient(loss, weights), outputs
+
+        return cast(Callable[..., Any], tf.function(step, jit_compile=True)) if compiled else step
+
     def generates_compiled(self, model: Any) -> bool:
         return bool(model.jit_compile) and not model.run_eagerly
 

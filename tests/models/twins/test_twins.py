@@ -101,5 +101,5 @@ def test_the_catalog_names_the_workloads_with_a_twin() -> None:
 
 
 def test_a_backend_without_implementations_is_unsupported() -> None:
-    with pytest.raises(UnsupportedWorkload, match="implementation: numpy has only keras"):
+    with pytest.raises(UnsupportedWorkload, match="native code: numpy has no twins"):
         twins.load("numpy")

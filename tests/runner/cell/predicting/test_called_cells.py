@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keras_matrix.analysis.views.call_ladder import LIMITS
-from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import (
     CALLS,
     COMPILED,
-    DEVICE_CALLS,
     DIRECT,
     EXPORTED,
+    GRADIENT,
+    GRADIENT_CALLS,
+    NATIVE,
     ON_BATCH,
     ON_DEVICE,
     PREDICT,
@@ -29,8 +32,10 @@ from tests.real_cells import real_cell
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("called_cells")]
 STEPS, BATCH = 12, 8
-WAYS = tuple(call for call in CALLS if call not in EXPORTED)
+WAYS = tuple(call for call in CALLS if call not in (*EXPORTED, NATIVE))  # of any model
+TWINS = [(backend, NATIVE) for backend in TRAINING_BACKENDS]
 BUILT_IN: dict[str, Any] = {"workload": "mnist_mlp", "params": {"image_size": 6}, "samples": 2 * BATCH}
+SMALL_DECODER = {"depth": 1, "heads": 2, "sequence_length": 8, "vocabulary": 32, "width": 16}
 CellOf = Callable[..., Record]
 
 
@@ -57,8 +62,7 @@ COMPILED_ELSEWHERE = pytest.mark.one_backend("tensorflow", "jax", "torch")
 
 
 @COMPILED_ELSEWHERE
-@pytest.mark.parametrize("call", WAYS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "call"), [*product(BACKENDS, WAYS), *TWINS])
 def test_each_call_is_timed_and_answers_as_the_model(cell: CellOf, backend: str, call: str) -> None:
     """Mutation: the call of the model is left out of the comparison, or its outputs stay on the device."""
     record = measured(cell(**BUILT_IN, backend=backend, call=call))
@@ -77,7 +81,7 @@ def test_each_call_is_timed_and_answers_as_the_model(cell: CellOf, backend: str,
 
 @pytest.mark.one_backend("tensorflow", "jax")  # PyTorch's compiler takes a minute
 @pytest.mark.parametrize("name", ["mnist_mlp", "several"])
-@pytest.mark.parametrize("call", DEVICE_CALLS)
+@pytest.mark.parametrize("call", [DIRECT, COMPILED])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_outputs_may_stay_on_the_device(cell: CellOf, backend: str, call: str, name: str) -> None:
     """Mutation: the outputs of the device are compared with those of the model without a copy on the host."""
@@ -87,6 +91,32 @@ def test_outputs_may_stay_on_the_device(cell: CellOf, backend: str, call: str, n
     assert record.work is not None
     assert (record.resolved.outputs_problem, record.work.samples_per_step) == (None, BATCH)
     assert 0 <= (record.resolved.outputs_deviation or 0.0) <= LIMITS["float32"]
+
+
+@COMPILED_ELSEWHERE
+@pytest.mark.parametrize("workload", ["mnist_mlp", "decoder_lm"])
+@pytest.mark.parametrize("call", GRADIENT_CALLS)
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
+def test_gradients_are_timed_and_equal_those_that_are_not_compiled(
+    cell: CellOf, backend: str, call: str, workload: str
+) -> None:
+    """Mutations: gradients of a twin in its own layout; dropout in what is compared; each gradient at its
+    own scale, where that of an attention's key bias is 0.
+    """
+    small = BUILT_IN if workload == "mnist_mlp" else {"workload": workload, "params": SMALL_DECODER}
+    record = measured(cell(**small, backend=backend, call=call, phase=GRADIENT, steps_per_epoch=3))
+    assert record.resolved is not None
+    assert record.work is not None
+    assert record.resolved.outputs_problem is None
+    assert 0 <= (record.resolved.outputs_deviation or 0.0) <= LIMITS["float32"]
+    assert record.work.samples_per_step == BATCH
+    assert record.work.changed_variables in (0, None), "no weight changes"
+
+
+def test_gradients_of_a_models_own_step_are_not_known(cell: CellOf) -> None:
+    record = cell(**own("own_training"), backend="torch", call=DIRECT, phase=GRADIENT)
+    assert record.status is Status.UNSUPPORTED
+    assert "the model has a train_step of its own, whose gradients are not known; set phase: fit" in record.reason
 
 
 @pytest.mark.parametrize("call", [DIRECT, COMPILED])
