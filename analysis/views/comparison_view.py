@@ -6,8 +6,8 @@ Terminal, Markdown, JSON document and page render it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, primary_value
 from keras_matrix.analysis.comparison.table import CellSummary
@@ -16,6 +16,8 @@ from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, CellComparis
 from keras_matrix.analysis.history.sessions import LEAST_PROCESSES, LEAST_SESSIONS
 from keras_matrix.analysis.regression.gate import GateOutcome
 from keras_matrix.analysis.stats.suite import SuiteRatio
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.settings import CALLED, CALLS, NATIVE, ON_BATCH
 
 SOONEST = "; to decide soonest, measure both interleaved: --base-env"
 ACROSS_ADVICE = (
@@ -90,6 +92,15 @@ class CellChange:
 
 
 @dataclass(frozen=True, slots=True)
+class CallRow:
+    """Cells that differ in how the model is called alone: their title without it, and the cell of each call."""
+
+    title: str
+    backend: str
+    changes: Mapping[str, CellChange]
+
+
+@dataclass(frozen=True, slots=True)
 class MeanChange:
     """The geometric mean of the ratios on one backend, or on all of them."""
 
@@ -101,7 +112,8 @@ class MeanChange:
 class ComparisonView:
     """All cells and means of a comparison, how many cells have each outcome, and what would decide the undecided ones.
 
-    `threshold` is the slowdown that is tolerated. `advice` is empty for one session, whose cells say it themselves.
+    `threshold` is the slowdown that is tolerated. `by_call` has the cells once more, where a model is called in several
+    ways; `calls` are these, in their order. `advice` is empty for one session, whose cells say it themselves.
     """
 
     versus: Versus
@@ -110,23 +122,45 @@ class ComparisonView:
     means: tuple[MeanChange, ...]
     outcomes: Mapping[GateOutcome, int]
     advice: str
+    by_call: tuple[CallRow, ...] = ()
+
+    @property
+    def calls(self) -> list[str]:
+        """How the models of `by_call` are called: native code first, which the others are measured against."""
+        made = {call for row in self.by_call for call in row.changes}
+        return sorted(made, key=lambda call: (call != NATIVE, CALLS.index(call)))
 
 
 def comparison_view(versus: Versus, threshold: float, usual: Usual) -> ComparisonView:
     """Return what is shown of a comparison; a title leaves out settings with these usual values."""
     change_titles = titles([comparison.either.settings for comparison in versus.comparisons], usual)
+    changes = tuple(
+        CellChange(title, comparison, _side(comparison.base), _side(comparison.new))
+        for comparison, title in zip(versus.comparisons, change_titles, strict=True)
+    )
     outcomes = [comparison.outcome for comparison in versus.comparisons]
     return ComparisonView(
         versus,
         threshold,
-        tuple(
-            CellChange(title, comparison, _side(comparison.base), _side(comparison.new))
-            for comparison, title in zip(versus.comparisons, change_titles, strict=True)
-        ),
+        changes,
         tuple(_means(versus)),
         {outcome: outcomes.count(outcome) for outcome in GateOutcome if outcome in outcomes},
         _advice(versus),
+        tuple(_by_call(changes, usual)),
     )
+
+
+def _by_call(changes: Sequence[CellChange], usual: Usual) -> Iterator[CallRow]:
+    """Yield the cells by what they measure, in their order; what is called in one way only is left out."""
+    called: dict[str, dict[str, CellChange]] = {}
+    for change in changes:
+        settings = change.comparison.either.settings
+        if settings.phase in CALLED:
+            called.setdefault(cell_id(replace(settings, call=ON_BATCH)), {})[settings.call] = change
+    rows = [made for made in called.values() if len(made) > 1]
+    plain = [replace(next(iter(made.values())).comparison.either.settings, call=ON_BATCH) for made in rows]
+    for title, settings, made in zip(titles(plain, usual), plain, rows, strict=True):
+        yield CallRow(title, settings.backend, made)
 
 
 def _side(cell: CellSummary | None) -> SideFigures:

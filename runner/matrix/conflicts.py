@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
@@ -163,7 +163,7 @@ def _of_calls(axes: Axes) -> Iterator[Conflict]:
         yield Conflict("call", "phase", text)
     without = [value for value in axes["call"] if value not in GRADIENT_CALLS]
     if GRADIENT in axes["phase"] and without:
-        text = f"must be {', '.join(GRADIENT_CALLS[:-1])} or {GRADIENT_CALLS[-1]} with phase: {GRADIENT}"
+        text = f"must be {_alternatives(GRADIENT_CALLS)} with phase: {GRADIENT}"
         yield Conflict("call", "phase", f"{text}, got {say(without[0])}")
     own_steps = [value for value in others if value not in (*KERAS_CALLS, NATIVE)]
     rules = [("steps_per_execution", 1, others), *((key, usual, own_steps) for key, usual in OF_KERAS_STEPS.items())]
@@ -199,8 +199,8 @@ def _of_outputs(axes: Axes) -> Iterator[Conflict]:
         text = f"must be {ON_HOST} with phase: {other}, which does not predict, got {ON_DEVICE}"
         yield Conflict("outputs", "phase", text)
     elif call := next((value for value in axes["call"] if value not in DEVICE_CALLS), None):
-        text = f"must be {ON_HOST} with call: {call}, which returns its outputs in the host's memory, got {ON_DEVICE}; "
-        yield Conflict("outputs", "call", f"{text}set call: {' or '.join(DEVICE_CALLS)} in an entry of its own")
+        text = f"must be {ON_HOST} with call: {call}, which returns its outputs in the host's memory, got {ON_DEVICE}"
+        yield Conflict("outputs", "call", f"{text}; set call: {_alternatives(DEVICE_CALLS)} in an entry of its own")
 
 
 def _of_compilers(axes: Axes) -> Iterator[Conflict]:
@@ -262,3 +262,7 @@ def _of_pipelines(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
 
 def _numbers(values: tuple[Scalar, ...]) -> list[int]:
     return [value for value in values if isinstance(value, int)]
+
+
+def _alternatives(values: Sequence[str]) -> str:
+    return f"{', '.join(values[:-1])} or {values[-1]}"

@@ -9,6 +9,7 @@ from keras_matrix.analysis.comparison.ratios import bracketed, change_text
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.comparison_view import CellChange, ComparisonView
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.settings import COMPILED, DIRECT, NATIVE
 from keras_matrix.records.text import NOTHING, amount, count, percent_change, percentage_interval, printable
 from keras_matrix.runner.cli.render.format import columns, document, markdown_table, markdown_text
 
@@ -17,12 +18,13 @@ FACETS += ["unstable", "recompiles", "forward FLOPs"]
 CAVEATS_SHOWN = 12
 TWO_SESSIONS = "base and new are from two sessions: intervals include the spread between sessions, where it is known"
 SHOWN_FROM = "would show from"  # the smallest change that the interval would have shown
+CALL_NAMES = {NATIVE: "native", DIRECT: "Keras, eager", COMPILED: "Keras, compiled"}
 HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
 
 
 def text(view: ComparisonView) -> str:
     """Return the findings for a terminal."""
-    tables = [_rows(view), _facet_rows(view)]
+    tables = [_rows(view), _call_rows(view), _facet_rows(view)]
     lines = [[line.rstrip() for line in columns(rows)] for rows in tables if len(rows) > 1]
     return "\n".join(printable(line) for line in [*(line for t in lines for line in (*t, "")), *_remarks(view)])
 
@@ -31,7 +33,8 @@ def markdown(view: ComparisonView) -> str:
     """Return the findings as Markdown: the verdict, the table, what changed."""
     verdict, *further_remarks = _remarks(view)
     remark_lines = [f"- {markdown_text(line)}" for line in further_remarks]
-    tables = [*markdown_table(_rows(view)), "", *markdown_table(_facet_rows(view))]
+    parts = [markdown_table(rows) for rows in (_rows(view), _call_rows(view), _facet_rows(view)) if len(rows) > 1]
+    tables = [line for part in parts for line in (*part, "")][:-1]
     return "".join(f"{printable(line)}\n" for line in [f"### Benchmarks: {verdict}", "", *tables, "", *remark_lines])
 
 
@@ -111,6 +114,22 @@ def _rows(view: ComparisonView) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def _call_rows(view: ComparisonView) -> list[list[str]]:
+    """Return the table of the ways to call a model: for each the figure of base and of new, and the change."""
+    rows = [["workload", "backend", *(CALL_NAMES.get(call, call) for call in view.calls)]]
+    for row in view.by_call:
+        made = [row.changes.get(call) for call in view.calls]
+        rows.append([row.title, row.backend, *(NOTHING if change is None else _both_sides(change) for change in made)])
+    return rows
+
+
+def _both_sides(change: CellChange) -> str:
+    unit = change.comparison.either.figure.unit
+    base, new = (amount(side.value, unit) for side in (change.base, change.new))
+    ratio = change.comparison.ratio
+    return f"{base} → {new}, {change_text(ratio)}" if ratio else f"{base} → {new}"
 
 
 def _facet_rows(view: ComparisonView) -> list[list[str]]:

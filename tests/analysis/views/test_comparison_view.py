@@ -17,6 +17,7 @@ from keras_matrix.analysis.regression.gate import GateOutcome
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.comparison_view import ACROSS_ADVICE, ACROSS_WIDE, ComparisonView, comparison_view
 from keras_matrix.dashboards.report import comparison_page
+from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.records.text import NOTHING, amount, percent_change, percentage_interval
@@ -163,6 +164,40 @@ def test_page_has_the_values_of_the_view(compared: list[ComparisonView]) -> None
             title = f"geometric mean on {mean.backend}" if mean.backend else "geometric mean of all"
             assert title in page
             assert change_text(mean.suite.estimate) in page
+
+
+def test_ways_to_call_a_model_stand_side_by_side() -> None:
+    """Mutations: cells of two phases are one row; a cell called in one way only has a row; native code comes last."""
+    calls = {"model": 1.3, "jit": 1.0, "native": 1.0}
+
+    def cells(factors: dict[str, float]) -> list[Record]:
+        kinds = [("torch", "predict", calls), ("torch", "gradient", ("model", "jit")), ("jax", "predict", ("model",))]
+        made: list[Record] = []
+        for backend, phase, among in kinds:
+            for call in among:
+                settings = make_settings(backend=backend, phase=phase, call=call)
+                for record in side(factors[call], len(made)):
+                    made.append(replace(record, settings=settings, cell_id=cell_id(settings)))
+        return made
+
+    view = comparison_view(versus(cells(dict.fromkeys(calls, 1.0)), cells(calls), RULE), RULE.threshold, {})
+    assert view.calls == ["native", "model", "jit"]
+    rows = {(row.title, row.backend): list(row.changes) for row in view.by_call}
+    assert len(rows) == 2
+    assert {backend for _, backend in rows} == {"torch"}
+    assert sorted(map(len, rows.values())) == [2, 3]
+    lines = markdown(view).splitlines()
+    [head] = [line for line in lines if "native" in line and line.startswith("| workload")]
+    assert head == "| workload | backend | native | Keras, eager | Keras, compiled |"
+    shown = lines[lines.index(head) + 2 : lines.index(head) + 4]
+    [gradient] = [line for line in shown if "phase=gradient" in line]
+    [predict] = [line for line in shown if line != gradient]
+    changed = next(row for row in view.by_call if len(row.changes) == 3).changes["model"]
+    unit = changed.comparison.either.figure.unit
+    both = f"{amount(changed.base.value, unit)} → {amount(changed.new.value, unit)}, "
+    assert changed.comparison.ratio is not None
+    assert f"| {both}{change_text(changed.comparison.ratio)} |" in predict
+    assert f"| {NOTHING} |" in gradient, "no native code of the gradient was measured"
 
 
 def test_the_quantiles_of_a_command_have_no_ratio() -> None:
