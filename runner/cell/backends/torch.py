@@ -179,10 +179,15 @@ class Adapter(BackendAdapter):
             outputs = model(x, **arguments)
             return model.compute_loss(x, y, outputs, sample_weight, training=training), outputs
 
-        program = torch.compile(forward) if compiled else forward
+        program, is_built = (torch.compile(forward), False) if compiled else (forward, True)
 
         def step(*batch: Any) -> tuple[Any, Any, Any]:
-            loss, outputs = program(*(_tensors(part) for part in batch))
+            nonlocal is_built
+            tensors = [_tensors(part) for part in batch]
+            if not is_built:
+                forward(*tensors)  # Keras builds its loss at the first call, which the compiler cannot trace
+                is_built = True
+            loss, outputs = program(*tensors)
             return loss.detach(), torch.autograd.grad(loss, weights, allow_unused=True), outputs
 
         model.train(training)
