@@ -186,7 +186,7 @@ class Adapter(BackendAdapter):
 
     def gradients(self, model: Any, arguments: Mapping[str, bool], compiled: bool) -> Callable[..., Any]:
         function = model.compute_loss_and_updates
-        named = {"training": arguments.get("training", True)}
+        named: dict[str, Any] = {"training": arguments.get("training", True)}
         if "optimizer_variables" in inspect.signature(function).parameters and model.optimizer is not None:
             named["optimizer_variables"] = [variable.value for variable in model.optimizer.variables]
         program = jax.value_and_grad(partial(function, **named), has_aux=True)
