@@ -15,7 +15,7 @@ from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments import peaks
 from keras_matrix.records.schema import Evidence, Memory, Record, Resolved, Status, Times
-from keras_matrix.records.settings import CALLS, COMPILED, PREDICT, Settings
+from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, PREDICT, WHOLE, Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.task import PREFIX, Goal, Metric, TaskRun
 from keras_matrix.runner.service.stored import update_findings
@@ -34,6 +34,7 @@ from tests.synthetic_peaks import VERSIONS, make_peaks
 NIGHTS = 12
 SLOWER_FROM = 7
 REPEATS = 5
+CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED)
 BASE_S = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 
@@ -147,7 +148,7 @@ def _calls(backend: str) -> list[Record]:
     """A model that predicts, called in each way of Keras's; on torch `jit` answers otherwise."""
     resolved = Resolved(50, 32, "fork", "float32", parameters=1000, outputs_deviation=3e-7)
     records = []
-    for call, part in zip(CALLS, (8.0, 1.0, 4.0, 0.5), strict=False):
+    for call, part in zip(CALLS, (8.0, 1.0, 4.0, 0.5), strict=True):
         settings = make_settings(backend=backend, workload="mnist_lstm", phase=PREDICT, call=call)
         wrong = replace(resolved, outputs_deviation=0.02) if (backend, call) == ("torch", COMPILED) else resolved
         for repeat in range(REPEATS):

@@ -26,14 +26,13 @@ from keras_matrix.records.backends import TRAINING_BACKENDS
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.run_files import shipped
 from keras_matrix.records.schema import Resolved, Status
-from keras_matrix.records.settings import CALLS, EXPORTED
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import NOTHING
 from keras_matrix.uploader.cli.main import main as uploader
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.sql import parsed
 from tests.conftest import MACHINE, make_record, make_settings
-from tests.dashboards.boards import HOSTILE, NIGHTS, SLOWER_FROM, all_nights, cell_of, stored, warehouse_of
+from tests.dashboards.boards import CALLS, HOSTILE, NIGHTS, SLOWER_FROM, all_nights, cell_of, stored, warehouse_of
 from tests.dashboards.charts.drawn import drawn
 from tests.sessions import processes, run_name, store_session
 from tests.synthetic_devices import PARTS
@@ -373,7 +372,7 @@ def test_calls_are_strips_by_backend_with_the_texts_of_their_ladder(warehouse: L
     [picture] = panels.panel(questions()["calls"], rows).pictures
     assert picture.title == "mnist_lstm"
     assert [strip.backend for strip in picture.strips] == [
-        f"{backend}, {call}" for backend in TRAINING_BACKENDS for call in CALLS if call not in EXPORTED
+        f"{backend}, {call}" for backend in TRAINING_BACKENDS for call in CALLS
     ]
     strips = {strip.backend: strip for strip in picture.strips}
     assert [(name, strips[name].figure, strips[name].notes) for name in ("torch, predict_on_batch", "torch, jit")] == [
@@ -407,7 +406,7 @@ def test_a_call_of_an_older_run_is_left_out_of_its_ladder(warehouse: LocalWareho
     older = [{**row, "run_id": "20250101T000000Z-0000"} if row["call"] == "model" else row for row in rows]
     [picture] = panels.panel(questions()["calls"], older).pictures
     assert "jax, model" not in [strip.backend for strip in picture.strips]
-    assert len(picture.strips) == len(CALLS) - len(EXPORTED) - 1
+    assert len(picture.strips) == len(CALLS) - 1
 
 
 def test_works_of_one_title_have_a_picture_each_with_its_id(warehouse: LocalWarehouse) -> None:
