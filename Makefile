@@ -43,7 +43,7 @@ setup:  ## make .venv (bench, test and the others do this automatically)
 	@ci/setup
 
 clean:  ## remove .venv and caches; results stay
-	rm -rf .venv .venv-audit .venv-docs .venv-openvino-cpu .venv-release build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-audit .venv-docs .venv-openvino-cpu .venv-release .venv-serve build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './results/*' -prune -exec rm -rf {} +
 
 help:  ## this list
