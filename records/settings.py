@@ -32,7 +32,16 @@ KERAS, NATIVE = "keras", "native"
 ON_BATCH, WHOLE, DIRECT, COMPILED = "predict_on_batch", "predict", "model", "jit"
 MATMUL_PRECISIONS = ("default", "highest", "high", "medium")
 SAVED_MODEL, ONNX, LITERT, OPENVINO_IR, TORCH_EXPORT = "saved_model", "onnx", "litert", "openvino", "torch_export"
-EXPORTED = (SAVED_MODEL, ONNX, LITERT, OPENVINO_IR, TORCH_EXPORT)  # of a file that the backend exports, in its runtime
+TENSORRT = "tensorrt"  # ONNX Runtime's provider: the file is that of onnx
+ON_GPU = (ONNX, TENSORRT)  # exported files that can be called on a GPU
+EXPORTED = (
+    SAVED_MODEL,
+    ONNX,
+    TENSORRT,
+    LITERT,
+    OPENVINO_IR,
+    TORCH_EXPORT,
+)  # of a file that the backend exports, in its runtime
 CALLS = (WHOLE, ON_BATCH, DIRECT, COMPILED, NATIVE, *EXPORTED)
 GRADIENT_CALLS = (DIRECT, COMPILED, NATIVE)
 ON_HOST, ON_DEVICE = "host", "device"

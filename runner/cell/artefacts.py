@@ -16,11 +16,13 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import os
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,10 +38,19 @@ from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import Artefact, CellResult, DeviceProof, Times
-from keras_matrix.records.settings import LITERT, ONNX, OPENVINO_IR, RESIDENT, SAVED_MODEL, TORCH_EXPORT, Settings
+from keras_matrix.records.settings import (
+    LITERT,
+    ONNX,
+    OPENVINO_IR,
+    RESIDENT,
+    SAVED_MODEL,
+    TENSORRT,
+    TORCH_EXPORT,
+    Settings,
+)
 from keras_matrix.runner.cell.backends import CompileEvents, Unsupported
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.job import Job, in_a_line, publish_figures, result_of, write_result
+from keras_matrix.runner.cell.job import Job, in_a_line, publish_figures, reason_line, result_of, write_result
 from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs, deviation_of_arrays, predicted
 from keras_matrix.runner.cell.measured_epochs import (
     Allocated,
@@ -57,12 +68,17 @@ INSTALL = "install it, or all runtimes by keras-matrix[serve]"
 MOST_ORDERED = 5  # outputs, of which every order is compared
 COMPARING = "the process ended while it compared its outputs with those of model(x)"
 _READ_OF_BACKEND = ("compilations", "graph_breaks", "device_memory_bytes", "peak_device_memory_bytes")
+_CUDA, _TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
+PROVIDERS = (_TENSORRT, _CUDA, "CPUExecutionProvider")
+"""The providers of ONNX Runtime; each computes what those before it cannot."""
+TF32_FIELDS = ("tf32", "tf32_matmul", "tf32_convolution", "tf32_rnn")  # of `Resolved`: a runtime has one option for all
 _NO_BACKEND: Any = SimpleNamespace(
     **dict.fromkeys((*_READ_OF_BACKEND, "reset_peak_device_memory"), lambda: None)
 )  # nothing is compiled, and no allocator is read
 INPUT_NAME = "x{}"
 """The name of an input in an exported file, by its number."""
 _INPUT_NAME = re.compile(r"(?<![a-zA-Z0-9])x(\d+)(?![a-zA-Z0-9])")
+_TENSORFLOW_OUTPUT = re.compile(r"Identity(_\d+)?(:0)?")  # the name of an output of a function of TensorFlow
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +106,7 @@ class Options:
     is_matched: bool
     is_resident: bool
     structure: Any
+    device: str = "cpu"
 
     @staticmethod
     def of(settings: Settings, structure: Any) -> Options:
@@ -98,7 +115,7 @@ class Options:
         threads = None if settings.threads == "all" else int(settings.threads)
         if is_matched and threads is None:
             threads = len(PLATFORM.usable_cpus())
-        return Options(threads, is_matched, settings.feed == RESIDENT, structure)
+        return Options(threads, is_matched, settings.feed == RESIDENT, structure, settings.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +123,7 @@ class Loaded:
     """A model in its runtime: how a batch's arrays become the inputs of a call, and the call, which returns arrays.
 
     `options` are those set and chosen, as NAME=VALUE; `threads` those of an operation, None if not reported. `owner` is
-    what must not be deleted before the last call.
+    what must not be deleted before the last call. `tf32` is whether products of float32 may lose bits, None on a CPU.
     """
 
     place: Callable[[Sequence[Array]], Any]
@@ -115,6 +132,7 @@ class Loaded:
     threads: int | None = None
     platform: str = "cpu"
     owner: object = None
+    tf32: bool | None = None
 
 
 def _saved_model(file: Path, wanted: Options) -> Loaded:
@@ -164,6 +182,17 @@ def _torch_export(file: Path, wanted: Options) -> Loaded:
 
 
 def _onnx(file: Path, wanted: Options) -> Loaded:
+    return _by_onnx_runtime(file, wanted, _CUDA if wanted.device == "gpu" else "CPUExecutionProvider")
+
+
+def _tensorrt(file: Path, wanted: Options) -> Loaded:
+    if wanted.is_matched:
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # read when the first library of CUDA is loaded; no option has it
+    return _by_onnx_runtime(file, wanted, _TENSORRT)
+
+
+def _by_onnx_runtime(file: Path, wanted: Options, provider: str) -> Loaded:
+    """Load a file in ONNX Runtime, with one of its providers: each is a runtime of its own."""
     import onnxruntime
 
     session_options, options = onnxruntime.SessionOptions(), dict[str, object]()
@@ -174,16 +203,52 @@ def _onnx(file: Path, wanted: Options) -> Loaded:
         for kind in ("intra", "inter"):
             session_options.add_session_config_entry(f"session.{kind}_op.allow_spinning", "0")
             options[f"session.{kind}_op.allow_spinning"] = 0
-    session = onnxruntime.InferenceSession(str(file), session_options, providers=["CPUExecutionProvider"])
+    has_tf32 = not wanted.is_matched
+    with_options = {_CUDA: (_CUDA, {"use_tf32": int(has_tf32)})}
+    available = [
+        name for name in PROVIDERS[PROVIDERS.index(provider) :] if name in onnxruntime.get_available_providers()
+    ]
+    providers = [with_options.get(name, name) for name in available]
+    session = onnxruntime.InferenceSession(str(file), session_options, providers=providers)
+    if (used := session.get_providers())[0] != provider:
+        text = f"call: {ONNX if provider == _CUDA else TENSORRT}: onnxruntime uses {' and '.join(used)} here, not "
+        text += f"{provider}; install onnxruntime-gpu in place of onnxruntime, and the libraries that its messages name"
+        raise Unsupported(text)
     names = [item.name for item in session.get_inputs()]
     order = input_order(names)
-    options["providers"] = "+".join(session.get_providers())
-    return Loaded(
-        lambda arrays: dict(zip(names, reordered(arrays, order), strict=True)),
-        lambda inputs: session.run(None, inputs),
-        options,
-        wanted.threads,
-    )
+    options["providers"] = "+".join(used)
+
+    def place(arrays: Sequence[Array]) -> Any:
+        return dict(zip(names, reordered(arrays, order), strict=True))
+
+    loaded = Loaded(place, lambda inputs: session.run(None, inputs), options, wanted.threads, wanted.device)
+    if wanted.device == "cpu":
+        return loaded
+    options["use_tf32"] = int(has_tf32)
+    if not wanted.is_resident:  # ONNX Runtime copies both ways, and waits
+        return replace(loaded, tf32=has_tf32)
+    bound = partial(_call_bound, session)
+    return replace(loaded, place=lambda arrays: _bound(session, place(arrays)), call=bound, tf32=has_tf32)
+
+
+def _bound(session: Any, inputs: Mapping[str, Array]) -> Any:
+    """Copy the inputs of a call to the GPU; return their binding, with outputs that stay there."""
+    import onnxruntime
+
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
+    for item in session.get_outputs():
+        binding.bind_output(item.name, "cuda")
+    return binding
+
+
+def _call_bound(session: Any, binding: Any) -> Sequence[Array]:
+    """Call with inputs on the GPU, wait until it has computed, and copy the outputs."""
+    session.run_with_iobinding(binding)
+    binding.synchronize_outputs()
+    outputs: Sequence[Array] = binding.copy_outputs_to_cpu()
+    return outputs
 
 
 def _litert(file: Path, wanted: Options) -> Loaded:
@@ -223,9 +288,15 @@ def _openvino(file: Path, wanted: Options) -> Loaded:
         "INFERENCE_PRECISION_HINT": model.get_property("INFERENCE_PRECISION_HINT").get_type_name(),
     }
     devices = {str(name).partition(".")[0].lower() for name in model.get_property("EXECUTION_DEVICES")}
+    outputs = returned([item.get_names() for item in model.outputs])
+
+    def call(arrays: Sequence[Array]) -> Sequence[Array]:
+        found = model(arrays)
+        return [found[number] for number in outputs]
+
     return Loaded(
         lambda arrays: reordered(arrays, order),
-        lambda arrays: list(model(arrays).values()),
+        call,
         chosen,
         threads,
         "+".join(sorted(devices)),
@@ -244,6 +315,7 @@ class Runtime:
 RUNTIMES: Mapping[str, Runtime] = {
     SAVED_MODEL: Runtime("tensorflow", "tensorflow", _saved_model),
     ONNX: Runtime("onnxruntime", "onnxruntime", _onnx),
+    TENSORRT: Runtime("onnxruntime", "onnxruntime", _tensorrt),
     LITERT: Runtime("ai-edge-litert", "ai_edge_litert.interpreter", _litert),
     OPENVINO_IR: Runtime("openvino", "openvino", _openvino),
     TORCH_EXPORT: Runtime("torch", "torch", _torch_export),
@@ -256,6 +328,12 @@ def input_order(names: Sequence[str]) -> list[int]:
     found = [_INPUT_NAME.search(name) for name in names]
     numbers = [int(match[1]) for match in found if match]
     return numbers if sorted(numbers) == list(range(len(names))) else list(range(len(names)))
+
+
+def returned(names: Sequence[Set[str]]) -> list[int]:
+    """Return which outputs of a file are the model's: OpenVINO makes one of each unused operation of TensorFlow."""
+    own = [number for number, group in enumerate(names) if any(map(_TENSORFLOW_OUTPUT.fullmatch, group))]
+    return own or list(range(len(names)))
 
 
 def reordered(arrays: Sequence[Array], order: Sequence[int]) -> list[Array]:
@@ -383,9 +461,14 @@ def measure_exported(job: Job) -> CellResult:
     assert result.work is not None
     result = replace(
         result,
-        device=DeviceProof(loaded.platform, f"{loaded.platform.upper()} of {runtime.package}", 1),
+        device=_device(loaded, runtime, exported.result.device),
         times=with_start(times, import_time_s, result.times.build_time_s or 0.0, CompileEvents()),
-        resolved=replace(begun, steps_per_epoch=calls, intra_op_threads=loaded.threads),
+        resolved=replace(
+            begun,
+            steps_per_epoch=calls,
+            intra_op_threads=loaded.threads,
+            **({} if loaded.tf32 is None else dict.fromkeys(TF32_FIELDS, loaded.tf32)),
+        ),
         memory=used_memory(measured.context.allocated),
         versions=result.versions | {runtime.package: metadata.version(distribution(runtime))},
         work=measured.work(result.work),
@@ -398,6 +481,12 @@ def measure_exported(job: Job) -> CellResult:
         ),
     )
     return _with_outputs(job, measured, result)
+
+
+def _device(loaded: Loaded, runtime: Runtime, exporters: DeviceProof | None) -> DeviceProof:
+    """Return the device of a runtime; the product's name is known of the one that the exporter used, too."""
+    model = exporters.model if exporters and exporters.platform == loaded.platform else None
+    return DeviceProof(loaded.platform, f"{loaded.platform.upper()} of {runtime.package}", 1, model)
 
 
 def distribution(runtime: Runtime) -> str:
@@ -427,12 +516,11 @@ def _refusing(call: str, runtime: Runtime) -> Iterator[None]:
     """Raise an error of a runtime as `Unsupported`, except one of memory."""
     try:
         yield
-    except MemoryError:
+    except (MemoryError, Unsupported):
         raise
     except Exception as error:
         if says_out_of_memory(str(error)):
             raise
         traceback.print_exc()
-        raise Unsupported(
-            f"call: {call}: {runtime.package} cannot run the exported model, {in_a_line(error)[:200]}; set another call"
-        ) from None
+        text = f"call: {call}: {runtime.package} cannot run the exported model, {reason_line(error)}; set another call"
+        raise Unsupported(text) from None

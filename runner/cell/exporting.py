@@ -27,19 +27,20 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import CellResult
-from keras_matrix.records.settings import DIRECT, LITERT, ONNX, OPENVINO_IR, SAVED_MODEL, TORCH_EXPORT
+from keras_matrix.records.settings import DIRECT, LITERT, ONNX, OPENVINO_IR, SAVED_MODEL, TENSORRT, TORCH_EXPORT
 from keras_matrix.runner.cell.artefacts import INPUT_NAME, Array, Exported, arrays_path, missing
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import HELD_BYTES, LEAST_HELD, Batch, inputs_of, make_batches, steps_of_pass
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.job import Job, result_of, write_result
-from keras_matrix.runner.cell.predicting import WAYS, compilers_line
+from keras_matrix.runner.cell.job import Job, reason_line, result_of, write_result
+from keras_matrix.runner.cell.predicting import WAYS
 from keras_matrix.runner.cell.work import work_done
 
 # By the values of `call`: Keras's name of the format, and the file in the artefact's folder.
 FORMATS = {
     SAVED_MODEL: ("tf_saved_model", ""),
     ONNX: ("onnx", "model.onnx"),
+    TENSORRT: ("onnx", "model.onnx"),
     LITERT: ("litert", "model.tflite"),
     OPENVINO_IR: ("openvino", "model.xml"),
     TORCH_EXPORT: ("torch", "model.pt2"),
@@ -129,7 +130,7 @@ def _exported(job: Job, model: Any, input_signature: list[Any]) -> float:
 
 def reason_of(error: Exception) -> str:
     """Return an exporter's error as one line, and what to do about it."""
-    text = compilers_line(error)
+    text = reason_line(error)
     if isinstance(error, ImportError):
         text = text.partition(". ")[0]  # without how to install it by itself
         if _OF_SERVE.search(text):

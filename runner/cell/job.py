@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,11 @@ RESULT_LIMIT_BYTES = 1 << 20
 # Files of parity workers, in the folder of their output.
 WEIGHTS_NAME = "weights.npz"
 ARRAYS_NAME = "arrays.npz"
+REASON_CHARACTERS = 300
+_IN_BOLD = re.compile(r"\x1b\[1m(.+?)(?:\n|\x1b\[0m)")
+# Lines of a message that say only where it was written, and beginnings that say nothing of the model.
+_NO_REASON = re.compile(r"(Check '.*|Exception from .*|FrontEnd API failed .*|Summary):")
+_NO_BEGINNING = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .*? failed: ?|^-- ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +225,21 @@ def in_a_line(error: Exception) -> str:
     """Return an error as one line: its type, and the first line of its message."""
     message = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {message}"
+
+
+def reason_line(error: Exception) -> str:
+    """Return why a compiler, an exporter or a runtime refuses a model, as one line: its type, and the first reason.
+
+    That is what Keras writes in bold within a traceback as text, else the first line that says something of the model.
+    """
+    text = str(error)
+    if in_bold := _IN_BOLD.search(text):
+        return f"{type(error).__name__}: {in_bold[1].strip()}"[:REASON_CHARACTERS]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reasons = [line for line in lines if not _NO_REASON.fullmatch(line)] or lines or [""]
+    is_announced = len(reasons) > 1 and reasons[1].startswith("-- ")
+    reason = _NO_BEGINNING.sub("", reasons[1 if is_announced else 0])
+    return f"{type(error).__name__}: {reason}"[:REASON_CHARACTERS]
 
 
 def keep_tuning(job: Job) -> None:

@@ -17,7 +17,7 @@ from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
-from keras_matrix.records.schema import CellResult, Times
+from keras_matrix.records.schema import CellResult, DeviceProof, Times
 from keras_matrix.records.settings import CALLED, EXPORTED, FIT, GENERATE, GRADIENT, KERAS, PIPELINE, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
@@ -108,7 +108,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     first_batches = make_batches(workload, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
     if job.settings.call in EXPORTED:
-        return exported(job, workload, adapter, (build_time_s, start))
+        return exported(job, workload, adapter, (build_time_s, start, device))
     measured_epochs = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
     work = _work_of(job.settings, workload)(workload, adapter, job, measured_epochs)
     times, learning, steps = work.run(first_batches)
@@ -152,17 +152,18 @@ def _check(settings: Settings, workload: Built, adapter: BackendAdapter) -> None
         check_generates(workload, settings, adapter)
 
 
-def exported(job: Job, workload: Built, adapter: BackendAdapter, begin: tuple[float, str]) -> CellResult:
+def exported(job: Job, workload: Built, adapter: BackendAdapter, begin: tuple[float, str, DeviceProof]) -> CellResult:
     """Export the model, and return what is known of the cell until its file was measured, in another process.
 
-    `begin` are the seconds of building the model, and the start method. Raises `Unsupported`.
+    `begin` are the seconds of building the model, the start method and the exporter's device. Raises `Unsupported`.
     """
     from keras_matrix.runner.cell.exporting import export
 
-    build_time_s, start = begin
+    build_time_s, start, device = begin
     resolved = resolved_of_model(job, workload, adapter, (start, 1))
     result = replace(
         result_of(job),
+        device=device,
         times=Times(build_time_s=build_time_s),
         resolved=replace(resolved, available_samples=workload.available_samples),
         versions=found_versions(adapter),

@@ -17,7 +17,6 @@ one batch, and only whether they are near each other, not which of them is right
 
 from __future__ import annotations
 
-import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -35,13 +34,12 @@ from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import COMPILED, DIRECT, NATIVE, ON_BATCH, ON_DEVICE, WHOLE, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch, inputs_of, make_batches
-from keras_matrix.runner.cell.job import Job, in_a_line
+from keras_matrix.runner.cell.job import Job, in_a_line, reason_line
 from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs, deviation_of_arrays, predicted
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, Timeline, agreed
 from keras_matrix.runner.cell.phases import unchanged
 from keras_matrix.runner.cell.work import Ledger
 
-_IN_BOLD = re.compile(r"\x1b\[1m(.+?)(?:\n|\x1b\[0m)")
 Calling = Callable[[Any], Any]
 """Makes one call: from the inputs of a batch to its outputs, where `outputs` says."""
 Ended = Callable[[BackendAdapter, Any], Any]
@@ -215,7 +213,7 @@ class Predicting:
             traceback.print_exc()
             raise Unsupported(
                 f"call: {COMPILED}: {self._job.settings.backend} cannot compile {self._what}, "
-                f"{compilers_line(error)}; set another call"
+                f"{reason_line(error)}; set another call"
             ) from None
 
     def _answers(self, batch: Batch) -> bool:
@@ -299,12 +297,6 @@ class Gradients(Predicting):
 def _as_one(loss: Any, gradients: Sequence[Any]) -> list[Any]:
     """Return a loss, and gradients as one vector: one that is 0 but for rounding has no scale of its own."""
     return [loss, np.concatenate([np.ravel(gradient) for gradient in gradients])]
-
-
-def compilers_line(error: Exception) -> str:
-    """Return an error as one line: what Keras writes in bold within a traceback as text, else its first line."""
-    cause = _IN_BOLD.search(str(error))
-    return (f"{type(error).__name__}: {cause[1].strip()}" if cause else in_a_line(error))[:200]
 
 
 def deviation_of(actual: Any, expected: Any) -> tuple[float | None, str | None]:

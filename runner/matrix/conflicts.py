@@ -24,11 +24,13 @@ from keras_matrix.records.settings import (
     NATIVE,
     ON_BATCH,
     ON_DEVICE,
+    ON_GPU,
     ON_HOST,
     PIPELINE,
     PREDICT,
     REMAT_OFF,
     RESIDENT,
+    TENSORRT,
     Scalar,
     call_phase,
     is_script,
@@ -173,9 +175,14 @@ def _of_calls(axes: Axes) -> Iterator[Conflict]:
             text = f"must be {usual_text} with call: {calls[0]}, which it does not affect, got {say(value)}"
             yield Conflict(key, "call", text)
     exported = [value for value in others if value in EXPORTED]
-    if exported and (device := next((device for device in axes["device"] if device != "cpu"), None)) is not None:
-        text = f"must be cpu with call: {exported[0]}, an exported file, got {say(device)}"
+    device = next((device for device in axes["device"] if device != "cpu"), None)
+    if device is not None and (
+        call := next((value for value in exported if device != "gpu" or value not in ON_GPU), None)
+    ):
+        text = f"must be cpu with call: {call}, an exported file, got {say(device)}"
         yield Conflict("device", "call", text)
+    if TENSORRT in exported and "cpu" in axes["device"]:
+        yield Conflict("device", "call", f"must be gpu with call: {TENSORRT}, which needs one, got cpu")
 
 
 def _of_native_calls(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,10 +28,11 @@ from keras_matrix.runner.cell.artefacts import (
     measure_exported,
     nearest,
     reordered,
+    returned,
     structured,
 )
 from keras_matrix.runner.cell.backends import Unsupported
-from keras_matrix.runner.cell.job import Job, result_of
+from keras_matrix.runner.cell.job import Job, reason_line, result_of
 from tests.conftest import make_settings
 
 BATCHES, BATCH, STEPS = 3, 4, 25
@@ -239,33 +241,186 @@ class FakeSessionOptions:
         self.entries[name] = value
 
 
-def test_onnx_runtime_gets_the_cells_threads_and_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+class FakeBinding:
+    """A binding of a device that computes only when it is waited for."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, Any] = {}
+        self.outputs: dict[str, str] = {}
+        self.is_computed = False
+
+    def bind_ortvalue_input(self, name: str, value: Any) -> None:
+        self.inputs[name] = value
+
+    def bind_output(self, name: str, device: str) -> None:
+        self.outputs[name] = device
+
+    def synchronize_outputs(self) -> None:
+        self.is_computed = True
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        assert self.is_computed, "the outputs are copied before they are computed"
+        assert self.outputs == {"difference": "cuda"}
+        return [self.inputs["x0"][0] - self.inputs["x1"][0]]
+
+
+class FakeOnnxRuntime:
+    """ONNX Runtime with some providers, of which those in `failing` cannot be loaded; keeps how it was called."""
+
+    def __init__(self, providers: Sequence[str], failing: Sequence[str] = ()) -> None:
+        self.sessions: list[tuple[FakeSessionOptions, list[Any]]] = []
+        self.copies: list[tuple[str, int]] = []
+        module, fake = type(sys)("onnxruntime"), self
+
+        class Session:
+            def __init__(self, file: str, options: FakeSessionOptions, providers: list[Any]) -> None:
+                names = [name if isinstance(name, str) else name[0] for name in providers]
+                self.used = [name for name in names if name not in failing]
+                fake.sessions.append((options, providers))
+
+            def get_inputs(self) -> list[Any]:
+                return [type("Input", (), {"name": name}) for name in ("x1", "x0")]
+
+            def get_outputs(self) -> list[Any]:
+                return [type("Output", (), {"name": "difference"})]
+
+            def get_providers(self) -> list[str]:
+                return self.used
+
+            def io_binding(self) -> FakeBinding:
+                return FakeBinding()
+
+            def run(self, outputs: None, inputs: dict[str, Any]) -> list[Any]:
+                return [inputs["x0"] - inputs["x1"]]
+
+            def run_with_iobinding(self, binding: FakeBinding) -> None:
+                binding.is_computed = False
+
+        class OrtValue:
+            @staticmethod
+            def ortvalue_from_numpy(array: Any, device: str, number: int) -> Any:
+                fake.copies.append((device, number))
+                return array, device
+
+        vars(module).update(
+            SessionOptions=FakeSessionOptions,
+            InferenceSession=Session,
+            OrtValue=OrtValue,
+            get_available_providers=lambda: list(providers),
+        )
+        self.module = module
+
+
+CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+
+
+@pytest.fixture
+def onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeOnnxRuntime]:
+    def make(*providers: str, failing: Sequence[str] = ()) -> FakeOnnxRuntime:
+        fake = FakeOnnxRuntime(providers, failing)
+        monkeypatch.setitem(sys.modules, "onnxruntime", fake.module)
+        monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+        return fake
+
+    return make
+
+
+def test_onnx_runtime_gets_the_cells_threads_and_does_not_spin(onnx_runtime: Callable[..., FakeOnnxRuntime]) -> None:
     """Mutation: spinning is left on, or two operations run at a time."""
-    made: list[FakeSessionOptions] = []
-
-    class Session:
-        def __init__(self, file: str, options: FakeSessionOptions, providers: list[str]) -> None:
-            made.append(options)
-
-        def get_inputs(self) -> list[Any]:
-            return [type("Input", (), {"name": name}) for name in ("x1", "x0")]
-
-        def get_providers(self) -> list[str]:
-            return ["CPUExecutionProvider"]
-
-        def run(self, outputs: None, inputs: dict[str, Any]) -> list[Any]:
-            return [inputs["x0"] - inputs["x1"]]
-
-    module = type(sys)("onnxruntime")
-    vars(module).update(SessionOptions=FakeSessionOptions, InferenceSession=Session)
-    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+    fake = onnx_runtime(CPU)
     matched = RUNTIMES["onnx"].load(Path("model.onnx"), Options(3, True, True, [0, 1]))
-    assert (made[0].intra_op_num_threads, made[0].inter_op_num_threads) == (3, 1)  # type: ignore[attr-defined]
-    assert set(made[0].entries.items()) == {
+    made, _ = fake.sessions[0]
+    assert (made.intra_op_num_threads, made.inter_op_num_threads) == (3, 1)  # type: ignore[attr-defined]
+    assert set(made.entries.items()) == {
         ("session.intra_op.allow_spinning", "0"),
         ("session.inter_op.allow_spinning", "0"),
     }
-    assert matched.options["intra_op_num_threads"] == 3
+    assert (matched.options["intra_op_num_threads"], matched.tf32, matched.platform) == (3, None, "cpu")
     assert matched.call(matched.place([np.array(5), np.array(3)])) == [2]
     shipped = RUNTIMES["onnx"].load(Path("model.onnx"), Options(None, False, True, [0, 1]))
-    assert (vars(made[1]), dict(shipped.options)) == ({"entries": {}}, {"providers": "CPUExecutionProvider"})
+    assert (vars(fake.sessions[1][0]), dict(shipped.options)) == ({"entries": {}}, {"providers": CPU})
+
+
+@pytest.mark.parametrize("is_resident", [True, False])
+@pytest.mark.parametrize(
+    ("call", "is_matched", "asked"),
+    [
+        ("onnx", True, [(CUDA, {"use_tf32": 0}), CPU]),
+        ("onnx", False, [(CUDA, {"use_tf32": 1}), CPU]),
+        ("tensorrt", True, [TENSORRT, (CUDA, {"use_tf32": 0}), CPU]),
+        ("tensorrt", False, [TENSORRT, (CUDA, {"use_tf32": 1}), CPU]),
+    ],
+)
+def test_a_call_on_a_gpu_ends_when_it_has_computed_and_its_outputs_are_copied(
+    onnx_runtime: Callable[..., FakeOnnxRuntime], call: str, is_matched: bool, asked: list[Any], is_resident: bool
+) -> None:
+    """Mutation: the outputs are not waited for, or a resident batch is copied at each call."""
+    fake = onnx_runtime(TENSORRT, CUDA, CPU)
+    loaded = RUNTIMES[call].load(Path("model.onnx"), Options(2, is_matched, is_resident, [0, 1], "gpu"))
+    assert fake.sessions[0][1] == asked
+    placed = loaded.place([np.array(5), np.array(3)])
+    assert [loaded.call(placed) for _ in range(3)] == [[2], [2], [2]]
+    assert fake.copies == [("cuda", 0)] * 2 * is_resident
+    assert (loaded.platform, loaded.tf32, loaded.options["use_tf32"]) == ("gpu", not is_matched, int(not is_matched))
+    assert os.environ.get("NVIDIA_TF32_OVERRIDE") == ("0" if call == "tensorrt" and is_matched else None)
+
+
+@pytest.mark.parametrize(
+    ("call", "providers", "failing", "used"),
+    [
+        ("onnx", [CPU], [], CPU),
+        ("onnx", [CUDA, CPU], [CUDA], CPU),
+        ("tensorrt", [CUDA, CPU], [], f"{CUDA} and {CPU}"),
+        ("tensorrt", [TENSORRT, CUDA, CPU], [TENSORRT], f"{CUDA} and {CPU}"),
+    ],
+)
+def test_a_provider_that_is_missing_or_falls_back_is_unsupported(
+    onnx_runtime: Callable[..., FakeOnnxRuntime], call: str, providers: list[str], failing: list[str], used: str
+) -> None:
+    """Mutation: a session that ONNX Runtime made with its other providers is measured."""
+    onnx_runtime(*providers, failing=failing)
+    missing = CUDA if call == "onnx" else TENSORRT
+    with pytest.raises(Unsupported, match=f"call: {call}: onnxruntime uses {used} here, not {missing}; install onnx"):
+        RUNTIMES[call].load(Path("model.onnx"), Options(2, True, True, [0, 1], "gpu"))
+
+
+def test_whether_products_lose_bits_is_that_of_the_runtime_on_a_gpu(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: the answer of the process that exported the model stays."""
+    loaded = Loaded(lambda arrays: arrays, lambda arrays: [arrays[0] * 2], {}, 3, "gpu", tf32=True)
+    use(monkeypatch, lambda batch: [batch], lambda file, options: loaded)
+    result = measure_exported(job)
+    assert result.device is not None
+    assert result.resolved is not None
+    assert (result.device.platform, result.device.name) == ("gpu", "GPU of numpy")
+    assert {getattr(result.resolved, name) for name in artefacts.TF32_FIELDS} == {True}
+
+
+def test_outputs_that_openvino_adds_are_not_the_models() -> None:
+    """OpenVINO makes an output of each operation of TensorFlow that nothing uses."""
+    assert returned([{"a/strided_slice:0"}, {"Identity:0", "a/MatMul:0"}, {"Identity_1:0"}]) == [1, 2]
+    assert returned([{"score"}, {"kind", "a/Identity:0"}]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("no such operation\nmore", "no such operation"),
+        (
+            "Check 'false' failed at src/report.cpp:151:\nFrontEnd API failed with OpConversionFailure:\n"
+            "Model wasn't fully converted.\nSummary:\n-- No conversion rule found for operations: TensorList\nSee",
+            "No conversion rule found for operations: TensorList",
+        ),
+        (
+            "[ONNXRuntimeError] : 10 : INVALID_GRAPH : Load model from /c/m.onnx failed:This is an invalid model."
+            " Error No Op registered for Erfc",
+            "This is an invalid model. Error No Op registered for Erfc",
+        ),
+        ("Exception from src/core.cpp:84:\nException from src/plugin.cpp:54:\nNo such device", "No such device"),
+        ("Exception from src/core.cpp:84:", "Exception from src/core.cpp:84:"),
+        ("Traceback ...\n\x1b[1mthe model decides in Python\x1b[0m\nmore", "the model decides in Python"),
+        ("", ""),
+        ("x" * 1000, "x" * (300 - len("RuntimeError: "))),
+    ],
+)
+def test_the_reason_of_an_exporter_is_the_line_that_says_something_of_the_model(message: str, line: str) -> None:
+    assert reason_line(RuntimeError(message)) == f"RuntimeError: {line}"
