@@ -125,6 +125,12 @@ class CallLadder:
         """The title of its table."""
         return f"{self.work} on {self.backend}, ratios to {self.reference}"
 
+    @property
+    def runtimes(self) -> list[str]:
+        """How each runtime of an exported file ran: the call, the runtime, and its options."""
+        files = [(rung.call, rung.file) for rung in self.rungs if rung.file]
+        return [f"{call}: {', '.join((file.runtime, *file.options))}" for call, file in files]
+
     def sentence(self, rung: CallRung) -> str:
         """Return what a call costs: `jax: model takes 2.10x [2.00 2.20] of predict_on_batch's time; outputs equal`."""
         outputs_text = f"outputs {rung.outputs}"

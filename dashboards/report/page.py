@@ -240,6 +240,7 @@ def call_tables(ladders: Sequence[CallLadder]) -> list[Grid]:
             ladder.title,
             list(ladder.columns[1:]),
             [GridRow(name, values) for name, *values in ladder.rows],
+            "; ".join(ladder.runtimes),
         )
         for ladder in ladders
     ]

@@ -122,8 +122,9 @@ class Options:
 class Loaded:
     """A model in its runtime: how a batch's arrays become the inputs of a call, and the call, which returns arrays.
 
-    `options` are those set and chosen, as NAME=VALUE; `threads` those of an operation, None if not reported. `owner` is
-    what must not be deleted before the last call. `tf32` is whether products of float32 may lose bits, None on a CPU.
+    `options` are those set and chosen, as NAME=VALUE, where 0 threads are the runtime's choice; `threads` those of an
+    operation, None if not reported. `owner` is what must not be deleted before the last call. `tf32` is whether
+    products of float32 may lose bits, None on a CPU.
     """
 
     place: Callable[[Sequence[Array]], Any]
@@ -138,13 +139,15 @@ class Loaded:
 def _saved_model(file: Path, wanted: Options) -> Loaded:
     import tensorflow as tf
 
-    options: dict[str, object] = {}
+    threading = tf.config.threading
     if wanted.threads is not None:
-        tf.config.threading.set_intra_op_parallelism_threads(wanted.threads)
-        options["intra_op_parallelism_threads"] = wanted.threads
+        threading.set_intra_op_parallelism_threads(wanted.threads)
     if wanted.is_matched:
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        options["inter_op_parallelism_threads"] = 1
+        threading.set_inter_op_parallelism_threads(1)
+    options: dict[str, object] = {
+        "intra_op_parallelism_threads": threading.get_intra_op_parallelism_threads(),
+        "inter_op_parallelism_threads": threading.get_inter_op_parallelism_threads(),
+    }
     model = tf.saved_model.load(str(file))
     serve = model.serve
 
@@ -197,9 +200,12 @@ def _by_onnx_runtime(file: Path, wanted: Options, provider: str) -> Loaded:
 
     session_options, options = onnxruntime.SessionOptions(), dict[str, object]()
     if wanted.threads is not None:
-        session_options.intra_op_num_threads = options["intra_op_num_threads"] = wanted.threads
+        session_options.intra_op_num_threads = wanted.threads
     if wanted.is_matched:
-        session_options.inter_op_num_threads = options["inter_op_num_threads"] = 1
+        session_options.inter_op_num_threads = 1
+    for name in ("intra_op_num_threads", "inter_op_num_threads"):
+        options[name] = getattr(session_options, name)
+    if wanted.is_matched:
         for kind in ("intra", "inter"):
             session_options.add_session_config_entry(f"session.{kind}_op.allow_spinning", "0")
             options[f"session.{kind}_op.allow_spinning"] = 0
@@ -266,7 +272,7 @@ def _litert(file: Path, wanted: Options) -> Loaded:
         interpreter.invoke()
         return [interpreter.get_tensor(index) for index in results]
 
-    options = {} if wanted.threads is None else {"num_threads": wanted.threads}
+    options = {"num_threads": wanted.threads or 0}
     return Loaded(lambda arrays: reordered(arrays, order), call, options, wanted.threads)
 
 

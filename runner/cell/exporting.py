@@ -63,6 +63,8 @@ def export(job: Job, workload: Built, adapter: BackendAdapter, result: CellResul
     expected = [np.asarray(array) for array in keras.tree.flatten(outputs)]
     arrays = [[as_saved(array) for array in keras.tree.flatten(inputs_of(batch))] for batch in batches]
     structure = json.dumps(keras.tree.pack_sequence_as(inputs, list(range(len(arrays[0])))))
+    if problem := unequal_shapes(call, arrays):
+        raise Unsupported(problem)
     export_time_s = _exported(job, workload.model, signature(json.loads(structure), arrays[0]))
     for kind, stacked in (("inputs", [np.stack(parts) for parts in zip(*arrays, strict=True)]), ("outputs", expected)):
         for number, array in enumerate(stacked):
@@ -97,6 +99,18 @@ def as_saved(array: Any) -> Array:
     """Return an array as its file has it: texts with their characters, since objects are not saved."""
     found = np.asarray(array)
     return found.astype(str) if found.dtype.kind in "OS" else found
+
+
+def unequal_shapes(call: str, batches: Sequence[Sequence[Array]]) -> str | None:
+    """Return why batches cannot be those of one file, whose shapes are fixed: the first batch that differs."""
+    first_shapes, *other_shapes = ([array.shape for array in arrays] for arrays in batches)
+    for number, shapes in enumerate(other_shapes, start=2):
+        if shapes != first_shapes:
+            text = f"call: {call}: batch {number} has inputs of {shapes}, and the first, for which the file is, of "
+            return (
+                f"{text}{first_shapes}; pad them to one shape, drop a last batch that is not full, or set another call"
+            )
+    return None
 
 
 def signature(structure: Any, arrays: Sequence[Array]) -> list[Any]:
@@ -135,4 +149,7 @@ def reason_of(error: Exception) -> str:
         text = text.partition(". ")[0]  # without how to install it by itself
         if _OF_SERVE.search(text):
             return f"{text}; install keras-matrix[serve] for the Python of the cells"
+        return (
+            f"{text}; install it for the Python of the cells (python: in the matrix names another), or set another call"
+        )
     return f"{text}; set another call"

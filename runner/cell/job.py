@@ -31,7 +31,9 @@ REASON_CHARACTERS = 300
 _IN_BOLD = re.compile(r"\x1b\[1m(.+?)(?:\n|\x1b\[0m)")
 # Lines of a message that say only where it was written, and beginnings that say nothing of the model.
 _NO_REASON = re.compile(r"(Check '.*|Exception from .*|FrontEnd API failed .*|Summary):")
-_NO_BEGINNING = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .*? failed: ?|^-- ")
+_NO_BEGINNING = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .*? failed: ?|/\S+\.(?:cc|h):\d+ .*?\) (?=[A-Z])|^-- "
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -77,6 +78,55 @@ class _Failing(keras.Model):
 def failing() -> tuple[Any, Any]:
     """A model whose error is its own, however it is called."""
     return _ready(_Failing()), _values(FEATURES)
+
+
+def with_lambda() -> tuple[Any, Any]:
+    """A model with a layer of a function without a name, which no file of Keras's own format takes."""
+    inputs = keras.Input((FEATURES,))
+    return _ready(
+        keras.Model(inputs, keras.layers.Lambda(lambda x: x * 2 + 1)(keras.layers.Dense(2)(inputs)))
+    ), _values(FEATURES)
+
+
+class _Counting(keras.Model):
+    """Changes itself in Python at each call, which an exporter sees once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.calls = keras.layers.Dense(2), []
+
+    def call(self, inputs: Any) -> Any:
+        self.calls.append(None)
+        return self.dense(inputs) + len(self.calls)
+
+
+def counting() -> tuple[Any, Any]:
+    """A model whose outputs depend on how often it was called."""
+    return _ready(_Counting()), _values(FEATURES)
+
+
+def any_length() -> tuple[Any, Any]:
+    """A model of sequences of any length."""
+    inputs = keras.Input((None, FEATURES))
+    joined = keras.layers.GlobalAveragePooling1D()(keras.layers.Conv1D(3, 2, padding="same")(inputs))
+    return _ready(keras.Model(inputs, keras.layers.Dense(2)(joined))), _values(7, FEATURES)
+
+
+class _OfTomorrow(keras.Sequential):
+    """A model whose file says that a later version of its format wrote it."""
+
+    def export(self, filepath: str, **named: Any) -> None:
+        super().export(filepath, **named)
+        import onnx
+
+        model = onnx.load(filepath)
+        model.ir_version = 99
+        Path(filepath).write_bytes(model.SerializeToString())
+
+
+def of_tomorrow() -> tuple[Any, Any]:
+    """A model whose ONNX file the runtime is too old for."""
+    return _ready(_OfTomorrow([keras.Input((FEATURES,)), keras.layers.Dense(2)])), _values(FEATURES)
 
 
 class _Aborting(keras.Sequential):

@@ -100,6 +100,7 @@ def call_lines(ladders: Sequence[CallLadder]) -> list[str]:
         rows = [[*ladder.columns], *map(list, ladder.rows)]
         lines += ["", printable(f"calls of {ladder.title}")]
         lines += [f"  {line}" for line in aligned(rows, frozenset((1, 2, 3)))]
+        lines += [f"  {printable(text)}" for text in ladder.runtimes]
     return lines
 
 

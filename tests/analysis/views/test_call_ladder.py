@@ -228,7 +228,11 @@ def test_a_ladder_with_an_exported_file_has_its_size_and_times() -> None:
     *others, last = cell("litert", 0.005)
     records = [replace(one, artefact=Artefact(2.0, 0.25, 1536 * 1024, "ai-edge-litert")) for one in others]
     records.append(replace(last, artefact=Artefact(9.0, 0.75, 1536 * 1024, "ai-edge-litert")))
+    records[0] = replace(records[0], artefact=Artefact(2.0, 0.25, 1536 * 1024, "ai-edge-litert", ["num_threads=0"]))
     found = ladder(cell(ON_BATCH, 0.01) + records)
+    assert found.runtimes == ["litert: ai-edge-litert, num_threads=0"]
+    assert call_lines([found])[-1] == "  litert: ai-edge-litert, num_threads=0"
+    assert call_tables([found])[0].lead == found.runtimes[0]
     assert found.columns[-3:] == ("size", "export", "load")
     assert [row[-3:] for row in found.rows] == [("-", "-", "-"), ("1.50 MiB", "2.00 s", "250 ms")]
     assert found.sentence(found.rungs[1]) == (

@@ -13,6 +13,7 @@ from keras_matrix.records.epoch_figures import call_interval, call_quantile
 from keras_matrix.records.settings import CALLS, COMPILED, DEVICE_CALLS, DIRECT, EXPORTED, ON_BATCH, ON_DEVICE, WHOLE
 from keras_matrix.runner.cell.artefacts import RUNTIMES
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
+from keras_matrix.runner.cell.exporting import reason_of, unequal_shapes
 from keras_matrix.runner.cell.predicting import WAYS, Predicting, deviation_of, inference_arguments
 from tests.conftest import make_settings
 
@@ -154,6 +155,39 @@ def test_an_error_of_the_model_stays_its_own() -> None:
     for call in (COMPILED, DIRECT):
         with pytest.raises(RuntimeError, match="this model fails"):
             work(call, Failing(), FakeBackend())._first_call([(INPUTS,)])
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            ImportError("This requires the jax2onnx module. You can install it"),
+            "the jax2onnx module; install it for the",
+        ),
+        (
+            ImportError("you must install the `litert-torch` package. Install via"),
+            "`litert-torch` package; install it for",
+        ),
+        (
+            ImportError("This requires the tf2onnx module. You can"),
+            "the tf2onnx module; install keras-matrix[serve] for",
+        ),
+        (ValueError("cannot trace\nmore"), "ValueError: cannot trace; set another call"),
+    ],
+)
+def test_the_reason_of_an_exporter_says_what_to_do(error: Exception, reason: str) -> None:
+    """Mutation: an exporter that is missing here is one that cannot export the model."""
+    assert reason in reason_of(error)
+
+
+def test_batches_of_several_shapes_have_no_file() -> None:
+    """Mutation: the file is exported for the first batch, and the others fail in NumPy."""
+    same, other = [np.zeros((4, 2)), np.zeros((4, 3))], [np.zeros((4, 2)), np.zeros((1, 3))]
+    assert unequal_shapes("onnx", [same, same]) is None
+    assert unequal_shapes("onnx", [same, same, other]) == (
+        "call: onnx: batch 3 has inputs of [(4, 2), (1, 3)], and the first, for which the file is, of [(4, 2), (4, 3)]"
+        "; pad them to one shape, drop a last batch that is not full, or set another call"
+    )
 
 
 def test_outputs_are_compared_with_those_of_the_model() -> None:
