@@ -83,13 +83,12 @@ def failing() -> tuple[Any, Any]:
 def with_lambda() -> tuple[Any, Any]:
     """A model with a layer of a function without a name, which no file of Keras's own format takes."""
     inputs = keras.Input((FEATURES,))
-    return _ready(
-        keras.Model(inputs, keras.layers.Lambda(lambda x: x * 2 + 1)(keras.layers.Dense(2)(inputs)))
-    ), _values(FEATURES)
+    scaled = keras.layers.Lambda(lambda x: x * 2 + 1)(keras.layers.Dense(2)(inputs))
+    return _ready(keras.Model(inputs, scaled)), _values(FEATURES)
 
 
-class _Counting(keras.Model):
-    """Changes itself in Python at each call, which an exporter sees once."""
+class Counting(keras.Model):
+    """Changes itself in Python at each call, which an exporter sees once. TensorFlow exports no name with `_` first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +101,7 @@ class _Counting(keras.Model):
 
 def counting() -> tuple[Any, Any]:
     """A model whose outputs depend on how often it was called."""
-    return _ready(_Counting()), _values(FEATURES)
+    return _ready(Counting()), _values(FEATURES)
 
 
 def any_length() -> tuple[Any, Any]:
@@ -112,7 +111,7 @@ def any_length() -> tuple[Any, Any]:
     return _ready(keras.Model(inputs, keras.layers.Dense(2)(joined))), _values(7, FEATURES)
 
 
-class _OfTomorrow(keras.Sequential):
+class OfTomorrow(keras.Sequential):
     """A model whose file says that a later version of its format wrote it."""
 
     def export(self, filepath: str, **named: Any) -> None:
@@ -126,7 +125,7 @@ class _OfTomorrow(keras.Sequential):
 
 def of_tomorrow() -> tuple[Any, Any]:
     """A model whose ONNX file the runtime is too old for."""
-    return _ready(_OfTomorrow([keras.Input((FEATURES,)), keras.layers.Dense(2)])), _values(FEATURES)
+    return _ready(OfTomorrow([keras.Input((FEATURES,)), keras.layers.Dense(2)])), _values(FEATURES)
 
 
 class _Aborting(keras.Sequential):

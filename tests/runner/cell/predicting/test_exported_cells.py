@@ -94,6 +94,46 @@ def test_outputs_that_are_not_finite_are_measured_and_marked(cell: CellOf) -> No
     assert (record.resolved.outputs_deviation, record.resolved.outputs_problem) == (None, "are not finite")
 
 
+@pytest.mark.parametrize(("backend", "call"), [("tensorflow", SAVED_MODEL), ("torch", TORCH_EXPORT)])
+def test_a_model_that_changes_in_python_answers_otherwise_from_a_file(cell: CellOf, backend: str, call: str) -> None:
+    """Mutation: a file whose outputs are not those of `model(x)` is compared."""
+    record = measured(cell(backend, call, **own("counting")))
+    assert record.resolved is not None
+    assert record.resolved.outputs_problem is None
+    assert (record.resolved.outputs_deviation or 0.0) > LIMITS["float32"]
+
+
+@pytest.mark.parametrize(("backend", "call"), [("tensorflow", LITERT), ("torch", TORCH_EXPORT), ("jax", SAVED_MODEL)])
+def test_a_model_of_any_length_is_exported_for_the_shapes_of_a_batch(cell: CellOf, backend: str, call: str) -> None:
+    record = measured(cell(backend, call, **own("any_length")))
+    assert record.resolved is not None
+    assert (record.resolved.outputs_deviation or 0.0) <= LIMITS["float32"]
+
+
+@pytest.mark.backends("tensorflow")
+def test_texts_are_called_in_a_file_that_has_them(cell: CellOf) -> None:
+    record = measured(cell("tensorflow", SAVED_MODEL, **own("texts")))
+    assert record.resolved is not None
+    assert record.resolved.outputs_deviation == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.backends("tensorflow")
+def test_texts_that_a_runtime_has_not_are_unsupported(cell: CellOf) -> None:
+    record = cell("tensorflow", ONNX, **own("texts"))
+    assert record.status is Status.UNSUPPORTED
+    assert (record.reason or "").startswith(
+        "call: onnx: onnxruntime cannot run the exported model, InvalidGraph: This is"
+    )
+    assert "LookupTableFind" in (record.reason or "")
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_file_of_a_later_version_is_unsupported_with_the_runtimes_message(cell: CellOf) -> None:
+    record = cell("tensorflow", ONNX, **own("of_tomorrow"))
+    assert record.status is Status.UNSUPPORTED
+    assert "Unsupported model IR version: 99" in (record.reason or "")
+
+
 @pytest.mark.backends("torch")
 def test_a_model_that_cannot_be_exported_is_unsupported_with_the_exporters_message(cell: CellOf) -> None:
     record = cell("torch", TORCH_EXPORT, **own("deciding"))
@@ -105,7 +145,7 @@ def test_a_model_that_cannot_be_exported_is_unsupported_with_the_exporters_messa
 def test_a_format_that_the_backend_does_not_export_is_found_by_trying(cell: CellOf) -> None:
     record = cell("torch", SAVED_MODEL, **BUILT_IN)
     assert record.status is Status.UNSUPPORTED
-    expected = "call: saved_model: torch cannot export the model, ImportError: This requires the torch_xla module; set"
+    expected = "call: saved_model: torch cannot export the model, ImportError: This requires the torch_xla module; inst"
     assert (record.reason or "").startswith(expected)
 
 
