@@ -37,7 +37,7 @@ from keras_matrix.records.epoch_figures import with_percentiles
 from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
-from keras_matrix.records.schema import Artefact, CellResult, DeviceProof, Times
+from keras_matrix.records.schema import Artefact, CellResult, DeviceProof, Resolved, Times
 from keras_matrix.records.settings import (
     LITERT,
     ONNX,
@@ -469,12 +469,7 @@ def measure_exported(job: Job) -> CellResult:
         result,
         device=_device(loaded, runtime, exported.result.device),
         times=with_start(times, import_time_s, result.times.build_time_s or 0.0, CompileEvents()),
-        resolved=replace(
-            begun,
-            steps_per_epoch=calls,
-            intra_op_threads=loaded.threads,
-            **({} if loaded.tf32 is None else dict.fromkeys(TF32_FIELDS, loaded.tf32)),
-        ),
+        resolved=_resolved(begun, calls, loaded),
         memory=used_memory(measured.context.allocated),
         versions=result.versions | {runtime.package: metadata.version(distribution(runtime))},
         work=measured.work(result.work),
@@ -487,6 +482,12 @@ def measure_exported(job: Job) -> CellResult:
         ),
     )
     return _with_outputs(job, measured, result)
+
+
+def _resolved(exporters: Resolved, calls: int, loaded: Loaded) -> Resolved:
+    """Return the resolved settings of the process that exported the model, with what the runtime decides."""
+    answers: dict[str, Any] = {} if loaded.tf32 is None else dict.fromkeys(TF32_FIELDS, loaded.tf32)
+    return replace(exporters, steps_per_epoch=calls, intra_op_threads=loaded.threads, **answers)
 
 
 def _device(loaded: Loaded, runtime: Runtime, exporters: DeviceProof | None) -> DeviceProof:
