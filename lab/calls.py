@@ -33,9 +33,9 @@ from scipy.stats import quantile_test
 from keras_matrix.analysis.stats.blocks import CONFIDENCE
 from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS
 from keras_matrix.records.host.inherited_environment import THREAD_VARIABLES
-from keras_matrix.records.settings import CALLS, EXPORTED
+from keras_matrix.records.settings import CALLS, EXPORTED, NATIVE
 
-KERAS_WAYS = tuple(call for call in CALLS if call not in EXPORTED)
+KERAS_WAYS = tuple(call for call in CALLS if call not in (*EXPORTED, NATIVE))  # no twin of this model
 ENOUGH_PROCESSES = 6  # for a sign test at 95 %
 # What a practitioner writes; nothing of this project is imported.
 MODEL = """\
@@ -135,9 +135,10 @@ else:
             return program(placed).numpy().copy()
 """
 CELL = """
+from types import SimpleNamespace
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.predicting import WAYS
-called, inputs = WAYS[way](model, backends.load(backend), batch), x
+called, inputs = WAYS[way](model, backends.load(backend), SimpleNamespace(batch_size=batch)), x
 """
 CELL_FILE = """
 from pathlib import Path
@@ -220,7 +221,7 @@ def main(arguments: list[str]) -> int:
     """Measure the pairs of each backend and call, and print a table."""
     parser = argparse.ArgumentParser(description="the time of a cell's call over that of a bare loop")
     parser.add_argument("--backends", nargs="+", default=TRAINING_BACKENDS, choices=BACKENDS)
-    parser.add_argument("--ways", nargs="+", default=KERAS_WAYS, choices=CALLS)
+    parser.add_argument("--ways", nargs="+", default=KERAS_WAYS, choices=(*KERAS_WAYS, *EXPORTED))
     parser.add_argument("--epoch-s", type=float, default=0.02, help="seconds of an epoch, about")
     for name, value in {"pairs": 200, "processes": 1, "width": 64, "batch": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
