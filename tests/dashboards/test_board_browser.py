@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.browser
 
 # The folder for the pictures of docs/dashboards.md; update them with: SCREENSHOTS=docs/images ci/browser -k picture_of
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
+# That of calls is of a measured run: RESULTS=FOLDER SCREENSHOTS=docs/images ci/browser -k 'picture_of and calls'
+MEASURED = os.environ.get("RESULTS")
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +149,11 @@ def test_a_cell_leads_to_its_page_and_a_run_to_its_report(browser: Any, publishe
 
 @pytest.fixture(scope="module")
 def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page that docs/dashboards.md shows: synthetic nights with plain names, one time series."""
-    warehouse = warehouse_of(stored(tmp_path_factory.mktemp("pictured") / "results", other="cifar10_cnn"))
+    """The page that docs/dashboards.md shows: synthetic nights with plain names, one time series; or a measured run."""
+    root = tmp_path_factory.mktemp("pictured") / "results"
+    if MEASURED:
+        shutil.copytree(MEASURED, root, symlinks=True)
+    warehouse = warehouse_of(Results(root) if MEASURED else stored(root, other="cifar10_cnn"))
     one = DashboardFilter(workload="mnist_mlp", backend="jax")
     shown = [page.panel_of(warehouse, q, one if q.name == "trend" else DashboardFilter()) for q in questions().values()]
     path = tmp_path_factory.mktemp("pictured") / "board.html"
