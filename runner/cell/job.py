@@ -241,7 +241,7 @@ def reason_line(error: Exception) -> str:
     reasons = [line for line in lines if not _NO_REASON.fullmatch(line)] or lines or [""]
     is_announced = len(reasons) > 1 and reasons[1].startswith("-- ")
     reason = _NO_BEGINNING.sub("", reasons[1 if is_announced else 0])
-    return f"{type(error).__name__}: {reason}"[:REASON_CHARACTERS]
+    return f"{type(error).__name__}: {reason.rstrip('.')}"[:REASON_CHARACTERS]
 
 
 def keep_tuning(job: Job) -> None:

@@ -407,7 +407,7 @@ def test_outputs_that_openvino_adds_are_not_the_models() -> None:
 @pytest.mark.parametrize(
     ("message", "line"),
     [
-        ("no such operation\nmore", "no such operation"),
+        ("no such operation.\nmore", "no such operation"),
         (
             "Check 'false' failed at src/report.cpp:151:\nFrontEnd API failed with OpConversionFailure:\n"
             "Model wasn't fully converted.\nSummary:\n-- No conversion rule found for operations: TensorList\nSee",
