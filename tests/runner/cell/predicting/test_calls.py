@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_matrix.records.epoch_figures import call_interval, call_quantile
-from keras_matrix.records.settings import CALLS, COMPILED, DEVICE_CALLS, DIRECT, EXPORTED, ON_BATCH, ON_DEVICE, WHOLE
+from keras_matrix.records.settings import CALLS, COMPILED, DIRECT, EXPORTED, ON_BATCH, ON_DEVICE, WHOLE
 from keras_matrix.runner.cell.artefacts import RUNTIMES
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.exporting import reason_of, unequal_shapes
@@ -97,7 +97,7 @@ def test_each_way_calls_the_model_once_and_ends_in_numpy(call: str, expected: ob
     assert (type(outputs), outputs.tolist(), model.calls) == (np.ndarray, (INPUTS * 2).tolist(), expected)
 
 
-@pytest.mark.parametrize("call", DEVICE_CALLS)
+@pytest.mark.parametrize("call", [DIRECT, COMPILED])  # and native, for the built-in models that have twins
 def test_outputs_on_the_device_end_a_call_once_they_are_computed_and_are_copied_to_be_compared_only(call: str) -> None:
     """Mutation: the call ends before the device has computed them, or with a copy of them."""
     backend = FakeBackend()
