@@ -14,6 +14,7 @@ from keras_matrix.records.settings import (
     CALLS,
     DEVICE_CALLS,
     EXPORTED,
+    NATIVE,
     ON_DEVICE,
     ON_GPU,
     ON_HOST,
@@ -28,8 +29,9 @@ from tests.real_cells import real_cell
 pytestmark = pytest.mark.gpu
 LARGE = 8192  # rows of a product of 1.1 TFLOP
 FASTEST_FLOP_PER_S = 5e15  # above any GPU in float32 and TF32, so that no call of the model can take less
-ENDS = [(call, ON_HOST) for call in CALLS if call not in EXPORTED or call in ON_GPU]
-ENDS += [(call, ON_DEVICE) for call in DEVICE_CALLS]
+OF_ANY_MODEL = [call for call in CALLS if call != NATIVE]  # of which no twin exists
+ENDS = [(call, ON_HOST) for call in OF_ANY_MODEL if call not in EXPORTED or call in ON_GPU]
+ENDS += [(call, ON_DEVICE) for call in DEVICE_CALLS if call in OF_ANY_MODEL]
 
 
 # Of ONNX Runtime, for files that a GPU can run.
