@@ -109,6 +109,11 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     build_time_s = monotonic() - begun_s
     if job.settings.call in EXPORTED:
         return exported(job, workload, adapter, (build_time_s, start))
+    if job.counting:
+        from keras_matrix.runner.cell.counting import counted_steps
+
+        make_work = partial(_work_of(job.settings, workload), workload, adapter, job)
+        return replace(result_of(job), counts=counted_steps(adapter, make_work, first_batches))
     measured_epochs = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
     work = _work_of(job.settings, workload)(workload, adapter, job, measured_epochs)
     times, learning, steps = work.run(first_batches)
