@@ -10,7 +10,6 @@ Limits: one thread is watched, the one that runs the steps. Of C code only its c
 does; of memory only what Python's allocators give out, which excludes tensors. Under `sys.setprofile` the constructor
 of a type implemented in C is not a call, under `sys.monitoring` it is: counts of two methods cannot be compared.
 
-A module of its own: only a process that counts imports it.
 Sources: https://docs.python.org/3/library/sys.monitoring.html, man 2 perf_event_open.
 """
 
@@ -37,7 +36,7 @@ from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs
 
-HARNESS = f"{Path(__file__).parents[1]}/"
+HARNESS = f"{Path(__file__).parents[2]}/"
 MONITORING, PROFILE = "sys.monitoring", "sys.setprofile"
 WARM_CALLS, SHORT_CALLS, LONG_CALLS = 2, 1, 5  # of the backend
 

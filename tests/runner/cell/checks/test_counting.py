@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.runner.cell.backends import Unsupported
-from keras_matrix.runner.cell.counting import (
+from keras_matrix.runner.cell.checks.counting import (
     Calls,
     InstructionCounter,
     MonitoredCalls,
