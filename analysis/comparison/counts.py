@@ -1,8 +1,11 @@
 """Counts of base against new: what a step calls, compiles and holds, where time is too noisy to say. Pure.
 
-A count is certain where all processes of a side agree, and both sides have at least two. Then a difference of one call
-is a difference of the code. Where processes of one side differ, the count is not deterministic, and no difference is
-claimed.
+A count of events is certain where all processes of a side agree, and both sides have at least two. Then a difference of
+one call is a difference of the code. Where processes of one side differ, the count is not deterministic, and no
+difference is claimed.
+
+Memory and instructions are amounts, which no two processes repeat to the last byte: they are equal within a tolerance,
+or about so many times as large, and never certain.
 
 Limit: counts prove counts. Faster or slower is said by time alone: work that moves from Python into C lowers the
 Python calls and may leave the time as it is, and one C call may do more than before.
@@ -10,7 +13,7 @@ Python calls and may leave the time as it is, and one C call may do more than be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
@@ -27,6 +30,7 @@ class CountOutcome(StrEnum):
     """How a count of new compares with that of base."""
 
     EQUAL = "equal"
+    NEAR = "equal within its tolerance"
     MORE = "more"
     FEWER = "fewer"
     VARYING = "not deterministic"
@@ -34,12 +38,16 @@ class CountOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CountKind:
-    """A count of a step: its field of `StepCounts`, its name, and what it cannot see."""
+    """A count of a step: its field of `StepCounts`, its name, and what it cannot see.
+
+    An amount has a `tolerance`, the share by which processes of the same code differ; 0.0 for a count of events.
+    """
 
     field: str
     name: str
     blind: str
     is_bytes: bool = False
+    tolerance: float = 0.0
 
     def text(self, value: float) -> str:
         """Return a value as text."""
@@ -51,13 +59,11 @@ class CountKind:
 KINDS = (
     CountKind("python_calls", "Python calls", "work in C"),
     CountKind("c_calls", "C calls", "what a C function does"),
-    CountKind("python_peak_bytes", "Python memory", "tensors", is_bytes=True),
+    CountKind("python_peak_bytes", "Python memory", "tensors", is_bytes=True, tolerance=0.05),
     CountKind("programs", "programs compiled", "their size"),
     CountKind("graph_breaks", "graph breaks", "the size of graphs"),
-    CountKind("instructions", "instructions", "waiting, and other threads"),
+    CountKind("instructions", "instructions", "waiting, and other threads", tolerance=0.02),
 )
-STATED = tuple(kind.field for kind in KINDS if not kind.is_bytes)
-"""The counts of which a difference gets a sentence; memory depends on how objects happen to be laid out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,31 +83,37 @@ class CountChange:
     @property
     def outcome(self) -> CountOutcome:
         """How they compare; one process alone does not show that a count is deterministic."""
-        if any(len(values) < LEAST_PROCESSES or len({*values}) > 1 for values in (self.base, self.new)):
+        tolerance, sides = self.kind.tolerance, (self.base, self.new)
+        if any(len(values) < LEAST_PROCESSES or not _agree(values, tolerance) for values in sides):
             return CountOutcome.VARYING
-        if self.base[0] == self.new[0]:
+        if _agree((*self.base, *self.new), 0.0):
             return CountOutcome.EQUAL
-        return CountOutcome.MORE if self.new[0] > self.base[0] else CountOutcome.FEWER
+        if _agree((*self.base, *self.new), tolerance):
+            return CountOutcome.NEAR
+        return CountOutcome.MORE if fmean(self.new) > fmean(self.base) else CountOutcome.FEWER
 
     @property
     def is_certain(self) -> bool:
         """Whether the sides certainly differ."""
-        return self.outcome in (CountOutcome.MORE, CountOutcome.FEWER)
+        return self.outcome in (CountOutcome.MORE, CountOutcome.FEWER) and not self.kind.tolerance
 
     @property
     def text(self) -> str:
         """Both values, or the one that they share, for a table."""
-        base, new = self._range(self.base), self._range(self.new)
-        if self.outcome is CountOutcome.EQUAL:
-            return base
-        if self.outcome is CountOutcome.VARYING:
-            return f"{base if base == new else f'{base} to {new}'}, {self.outcome}"
-        return f"{base} to {new}" if not self.ratio else f"{base} to {new}, {self._ratio_text(self.ratio)}"
+        outcome, sides = self.outcome, (self.base, self.new)
+        if outcome is CountOutcome.VARYING:
+            base, new = (self._range(values) for values in sides)
+            return f"{base if base == new else f'{base} to {new}'}, {outcome}"
+        about = "about " if self.kind.tolerance else ""
+        if outcome in (CountOutcome.EQUAL, CountOutcome.NEAR):
+            return f"{about}{self.kind.text(fmean((*self.base, *self.new)))}"
+        values_text = f"{about}{' to '.join(self.kind.text(fmean(values)) for values in sides)}"
+        return f"{values_text}, {self._ratio_text(self.ratio)}" if self.ratio else values_text
 
     @property
     def said(self) -> str | None:
-        """The sentence on a certain difference; None if there is none, or if it is one of memory."""
-        if not self.is_certain or self.kind.field not in STATED:
+        """The sentence on a certain difference; None if there is none."""
+        if not self.is_certain:
             return None
         values = f"{self._range(self.base)} to {self._range(self.new)}"
         if not self.ratio:
@@ -116,6 +128,11 @@ class CountChange:
 
     def _ratio_text(self, ratio: float) -> str:
         return percent_change(ratio) if 1 / TIMES_FROM < ratio < TIMES_FROM else ratio_text(ratio)
+
+
+def _agree(values: Sequence[float], tolerance: float) -> bool:
+    """Return whether the largest value exceeds the smallest by at most this share."""
+    return max(values) <= min(values) * (1 + tolerance)
 
 
 def count_changes(base: CellCounts, new: CellCounts) -> tuple[CountChange, ...]:

@@ -51,10 +51,11 @@ def pretended_step_time_s(settings: Settings, repeat: int) -> float:
 
 
 def pretended_counts(job: Job) -> Counts:
-    """Return counts: three times the Python calls with an injected fault, and memory that differs between processes."""
+    """Return counts: three times the Python calls with an injected fault, and C calls of a step that differ by process."""
     factor = 3 if job.fault and not job.fault.startswith("slower:0.0") else 1
-    step = StepCounts(1000.0 * factor, 500.0, 4096.0 + job.repeat)
-    return Counts("sys.setprofile", "3.11.2", 4, replace(step, programs=2.0), replace(step, programs=0.0), "no counter")
+    first = StepCounts(1000.0 * factor, 500.0, 4096.0 + job.repeat, 2.0)
+    later = replace(first, c_calls=400.0 + job.repeat, programs=0.0)
+    return Counts("sys.setprofile", "3.11.2", 4, first, later, "no counter")
 
 
 @dataclass(slots=True)

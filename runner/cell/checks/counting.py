@@ -27,6 +27,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
@@ -39,6 +40,7 @@ from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, Measu
 HARNESS = f"{Path(__file__).parents[2]}/"
 MONITORING, PROFILE = "sys.monitoring", "sys.setprofile"
 WARM_CALLS, SHORT_CALLS, LONG_CALLS = 2, 1, 5  # of the backend
+TRIES = 3  # of which the median counts: what happens once, such as a cache that fills, is in one of them
 
 
 class Calls(Protocol):
@@ -275,22 +277,23 @@ def _later_step(work: CountedWork, counting: Counting) -> StepCounts:
     What was compiled, or broke a graph, counts from the first step on.
     """
     chunk = work.steps_a_call
-    work.again(Stretch(WARM_CALLS * chunk, 1))
-    totals = []
-    for backend_calls in (SHORT_CALLS, LONG_CALLS):
-        counting.begin()
-        work.again(Stretch(backend_calls * chunk, 1))
-        totals.append(counting.end())
-    short, long = totals
-    programs, graph_breaks = counting.since_first_step()
     steps = (LONG_CALLS - SHORT_CALLS) * chunk
-    return StepCounts(
-        python_calls=((long.python_calls or 0) - (short.python_calls or 0)) / steps,
-        c_calls=((long.c_calls or 0) - (short.c_calls or 0)) / steps,
-        python_peak_bytes=short.python_peak_bytes,
-        programs=programs,
-        graph_breaks=graph_breaks,
-    )
+    work.again(Stretch(WARM_CALLS * chunk, 1))
+    tries = []
+    for _ in range(TRIES):
+        short, long = (_stretch(work, counting, backend_calls * chunk) for backend_calls in (SHORT_CALLS, LONG_CALLS))
+        calls = [(after - before) / steps for before, after in zip(short[:2], long[:2], strict=True)]
+        tries.append((*calls, short[2]))
+    python_calls, c_calls, peak_bytes = (median(values) for values in zip(*tries, strict=True))
+    return StepCounts(python_calls, c_calls, peak_bytes, *counting.since_first_step())
+
+
+def _stretch(work: CountedWork, counting: Counting, steps: int) -> tuple[float, float, float]:
+    """Return the calls of Python and C functions, and the peak of memory, of so many steps."""
+    counting.begin()
+    work.again(Stretch(steps, 1))
+    counts = counting.end()
+    return counts.python_calls or 0.0, counts.c_calls or 0.0, counts.python_peak_bytes or 0.0
 
 
 def _instructions(work: CountedWork, counter: InstructionCounter) -> float | None:

@@ -25,6 +25,10 @@ def change(base: tuple[float, ...], new: tuple[float, ...]) -> CountChange:
     return CountChange("step", CALLS, base, new)
 
 
+def memory(base: tuple[float, ...], new: tuple[float, ...]) -> CountChange:
+    return CountChange("step", MEMORY, base, new)
+
+
 @pytest.mark.parametrize(
     ("base", "new", "outcome"),
     [
@@ -62,7 +66,9 @@ def test_difference_is_certain_only_if_all_processes_of_each_side_agree(
         (change((4.0,) * 2, (0.0,) * 2), "4 to 0", "Python calls of a step: 4 to 0: certain"),
         (change((4.0,) * 2, (4.0,) * 2), "4", None),
         (change((4.0, 6.0), (4.0, 4.0)), "4..6 to 4, not deterministic", None),
-        (CountChange("step", MEMORY, (1024.0,) * 2, (2048.0,) * 2), "1.00 KiB to 2.00 KiB, 2.00x", None),
+        (memory((1024.0, 1030.0), (2048.0, 2060.0)), "about 1.00 KiB to 2.01 KiB, 2.00x", None),
+        (memory((1024.0, 1030.0), (1027.0, 1040.0)), "about 1.01 KiB", None),
+        (memory((1024.0, 1130.0), (2048.0, 2048.0)), "1.00 KiB..1.10 KiB to 2.00 KiB, not deterministic", None),
     ],
 )
 def test_how_a_count_is_written(found: CountChange, text: str, said: str | None) -> None:

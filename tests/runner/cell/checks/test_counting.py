@@ -112,7 +112,7 @@ def test_step_is_the_difference_of_two_stretches_and_the_first_step_stands_alone
     assert (counts.first.python_calls, counts.first.c_calls) == (4, 2)
     assert (counts.later.python_calls, counts.later.c_calls, counts.steps) == (3.0, 2.0, 8)
     assert counts.first.programs == FIRST_PROGRAMS
-    later_steps = 2 * (2 + 1 + 5)
+    later_steps = 2 * (2 + 3 * (1 + 5))
     assert counts.later.programs == (1 + later_steps) // EVERY
     assert counts.later.graph_breaks is None
     assert (counts.later.instructions, counts.no_instructions) == (None, "a reason")
@@ -186,3 +186,20 @@ def test_first_step_of_a_timed_process_ends_without_an_effect() -> None:
     job: Any = Job()
     assert agreed(job, turns, lambda count: 0.0) == (7, None)
     assert turns.ended == 1
+
+
+class WorkWithCache(Work):
+    """Work of which one stretch, the second long one, makes a hundred calls more."""
+
+    def again(self, stretch: Stretch) -> None:
+        super().again(stretch)
+        self.stretches = getattr(self, "stretches", 0) + 1
+        for _ in range(100 * (self.stretches == 5)):
+            inner()
+
+
+def test_what_happens_once_is_not_counted_as_part_of_a_step() -> None:
+    """Mutation: one pair of stretches is counted."""
+    adapter = Adapter()
+    counts = counted_steps(adapter, lambda measured: WorkWithCache(adapter, measured), [], NOT_COUNTED)  # type: ignore[arg-type]
+    assert (counts.later.python_calls, counts.later.c_calls) == (3.0, 2.0)
