@@ -111,11 +111,8 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
         raise UsageError(f"{sides.command}: name two stored runs or two environments, not both; got {sides.base} too")
     if sides.null and not sides.to_measure:
         raise UsageError(f"{sides.command}: --null measures base twice: name environments ({ENVIRONMENT_FLAGS})")
-    if sides.counts and not sides.to_measure:
-        raise UsageError(
-            f"{sides.command}: --counts runs further processes: name environments ({ENVIRONMENT_FLAGS}); stored counts "
-            "are shown without it"
-        )
+    if sides.counts:
+        _check_counts(sides)
     if sides.to_measure:
         base, new = _measured(sides, rule if to_decide else None)
     elif sides.base and sides.new:
@@ -141,6 +138,20 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
     counts, count_notes = _compared_counts(base, new)
     run_ids, notes = (base.run_id, new.run_id), [*notes, *count_notes]
     return replace(compared, runs=run_ids, notes=tuple(notes), incomplete=is_incomplete, counts=counts)
+
+
+def _check_counts(sides: Sides) -> None:
+    """Refuse counts of what is not measured now, or on other machines. Raises `UsageError`."""
+    if not sides.to_measure:
+        raise UsageError(
+            f"{sides.command}: --counts runs further processes: name environments ({ENVIRONMENT_FLAGS}); stored counts "
+            "are shown without it"
+        )
+    executors = sides.request.executors
+    if not executors.contract.local_machine:
+        raise UsageError(
+            f"{sides.command}: --counts needs cells on this machine, got --executor {executors.entry.name}"
+        )
 
 
 def rule_of(threshold: float, also_text: str = "") -> Rule:
@@ -219,13 +230,13 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
 
 def _count(request: RunRequest, run: Run, arm: ArmRequest, cells: Sequence[Cell]) -> None:
     """Count what the cells of an arm do in a step, in processes of their own, and store the counts with its run."""
-    countable = [cell for cell in cells if _uncounted(cell) is None]
-    counts = {cell.cell_id: CellCounts(problem=_uncounted(cell)) for cell in cells}
     roots = import_roots(request.choice.matrix.resolve().parent)
     with writing(request.results):
         executor = request.seams.executor or executor_of(request, run, arm)
+        counts = {cell.cell_id: CellCounts(problem=_uncounted(cell, executor)) for cell in cells}
+        countable = [cell for cell in cells if counts[cell.cell_id].problem is None]
         try:
-            for number in range(1, COUNTING_PROCESSES + 1):
+            for number in range(1, COUNTING_PROCESSES + 1 if countable else 1):
                 executor.begin_block([cell.settings for cell in countable])  # another hash seed and memory layout
                 executor.await_block()
                 for cell in countable:
@@ -238,14 +249,16 @@ def _count(request: RunRequest, run: Run, arm: ArmRequest, cells: Sequence[Cell]
         run.store_object(COUNTS, to_json(RunCounts(cells=counts)))
 
 
-def _uncounted(cell: Cell) -> str | None:
+def _uncounted(cell: Cell, executor: Executor) -> str | None:
     """Return why nothing is counted of a cell, None if its steps are."""
     settings = cell.settings
     if cell.task is not None or settings.script:
         return "a command or a program runs its steps itself"
     if settings.call in EXPORTED:
         return f"call: {settings.call} runs its steps outside of Python"
-    return "its steps run in processes of their own" if spec.is_native(settings) else None
+    if spec.is_native(settings):
+        return "its steps run in processes of their own"
+    return executor.missing(settings.backend, settings.device)
 
 
 def _counting_job(request: RunRequest, run: Run, process: tuple[Cell, str | None, int]) -> Job:

@@ -51,7 +51,7 @@ def pretended_step_time_s(settings: Settings, repeat: int) -> float:
 
 
 def pretended_counts(job: Job) -> Counts:
-    """Return counts: three times the Python calls with an injected fault, and C calls of a step that differ by process."""
+    """Return counts: three times the Python calls with an injected fault, and C calls that differ by process."""
     factor = 3 if job.fault and not job.fault.startswith("slower:0.0") else 1
     first = StepCounts(1000.0 * factor, 500.0, 4096.0 + job.repeat, 2.0)
     later = replace(first, c_calls=400.0 + job.repeat, programs=0.0)

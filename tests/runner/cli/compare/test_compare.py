@@ -342,7 +342,7 @@ def test_what_is_printed_of_counts(tmp_path: Path, transcript: Transcript, golde
     for arm, name in (("base", "a"), ("new", "b")):
         arms[arm].rename(tmp_path / name)
     transcript.run("compare a b --markdown comment.md", brief=True)
-    transcript.run("compare a b --counts", "compare --plant slower --counts")
+    transcript.run("compare a b --counts", "compare --plant slower:0.5 --counts --executor ray")
     golden.check("compare_counts.txt", transcript.text + (tmp_path / "comment.md").read_text())
 
 
