@@ -4,8 +4,8 @@ A process that counts is never timed: it runs the same work as a timed one, slow
 the first step, which traces and compiles, with the placing of its batches; and later steps, as the difference between
 a long and a short stretch, so that what a call of `fit` costs once is left out.
 
-Guarantee: calls made by the harness itself are not counted; the garbage collector does not run meanwhile, since its
-callbacks would make calls at moments that are not the program's.
+Guarantee: calls made by the harness itself are not counted, nor those by which one thread waits for another; the
+garbage collector does not run meanwhile, since its callbacks would make calls at moments that are not the program's.
 Limits: one thread is watched, the one that runs the steps. Of C code only its calls from Python are seen, not what it
 does; of memory only what Python's allocators give out, which excludes tensors. Under `sys.setprofile` the constructor
 of a type implemented in C is not a call, under `sys.monitoring` it is: counts of two methods cannot be compared.
@@ -37,7 +37,8 @@ from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs
 
-HARNESS = f"{Path(__file__).parents[2]}/"
+NOT_COUNTED = (f"{Path(__file__).parents[2]}/", threading.__file__)
+"""Code of the harness, and of a wait for another thread: Keras's `fit` waits for that of its callbacks, or need not."""
 MONITORING, PROFILE = "sys.monitoring", "sys.setprofile"
 WARM_CALLS, SHORT_CALLS, LONG_CALLS = 2, 1, 5  # of the backend
 TRIES = 3  # of which the median counts: what happens once, such as a cache that fills, is in one of them
@@ -75,7 +76,7 @@ class ProfiledCalls:
         sys.setprofile(None)
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if frame.f_code.co_filename.startswith(HARNESS):
+        if frame.f_code.co_filename.startswith(NOT_COUNTED):
             return
         if event == "call":
             self.python += 1
@@ -112,14 +113,14 @@ class MonitoredCalls:
         self._monitoring.free_tool_id(self._tool)
 
     def _python_call(self, code: CodeType, offset: int) -> Any:
-        if threading.get_ident() == self._thread and not code.co_filename.startswith(HARNESS):
+        if threading.get_ident() == self._thread and not code.co_filename.startswith(NOT_COUNTED):
             self.python += 1
 
     def _call(self, code: CodeType, offset: int, function: Any, argument: Any) -> Any:
         """Let the returns of C functions be reported, which depend on this event."""
 
     def _c_call(self, code: CodeType, offset: int, function: Any, argument: Any) -> Any:
-        if threading.get_ident() == self._thread and not code.co_filename.startswith(HARNESS):
+        if threading.get_ident() == self._thread and not code.co_filename.startswith(NOT_COUNTED):
             self.c += 1
 
 

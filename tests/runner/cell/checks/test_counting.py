@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import sys
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +27,7 @@ from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs, agreed
 
 WAYS: list[Callable[[], Calls]] = [ProfiledCalls, *([MonitoredCalls] if hasattr(sys, "monitoring") else [])]
-NOT_COUNTED = InstructionCounter(None, "a reason")
+NO_INSTRUCTIONS = InstructionCounter(None, "a reason")
 FIRST_PROGRAMS, EVERY = 3, 4
 
 
@@ -107,7 +108,7 @@ def test_calls_of_python_and_c_are_counted_apart_and_generators_at_each_resumpti
 def test_step_is_the_difference_of_two_stretches_and_the_first_step_stands_alone() -> None:
     """Mutation: what a stretch does once is counted as part of its steps; what follows the first step as part of it."""
     adapter = Adapter()
-    counts = counted_steps(adapter, made(adapter), [], NOT_COUNTED)  # type: ignore[arg-type]
+    counts = counted_steps(adapter, made(adapter), [], NO_INSTRUCTIONS)  # type: ignore[arg-type]
     # run, its _step, and two of `inner`; the calls of the harness are not counted.
     assert (counts.first.python_calls, counts.first.c_calls) == (4, 2)
     assert (counts.later.python_calls, counts.later.c_calls, counts.steps) == (3.0, 2.0, 8)
@@ -122,7 +123,7 @@ def test_nothing_remains_switched_on_or_off() -> None:
     """Mutation: garbage collection stays off after an error."""
     adapter = Adapter()
     with pytest.raises(Unsupported, match=r"a workload's own call of fit has no first step"):
-        counted_steps(adapter, made(adapter, has_first_step=False), [], NOT_COUNTED)  # type: ignore[arg-type]
+        counted_steps(adapter, made(adapter, has_first_step=False), [], NO_INSTRUCTIONS)  # type: ignore[arg-type]
     assert (gc.isenabled(), tracemalloc.is_tracing(), sys.getprofile()) == (True, False, None)
 
 
@@ -201,5 +202,20 @@ class WorkWithCache(Work):
 def test_what_happens_once_is_not_counted_as_part_of_a_step() -> None:
     """Mutation: one pair of stretches is counted."""
     adapter = Adapter()
-    counts = counted_steps(adapter, lambda measured: WorkWithCache(adapter, measured), [], NOT_COUNTED)  # type: ignore[arg-type]
+    counts = counted_steps(adapter, lambda measured: WorkWithCache(adapter, measured), [], NO_INSTRUCTIONS)  # type: ignore[arg-type]
     assert (counts.later.python_calls, counts.later.c_calls) == (3.0, 2.0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_waiting_for_another_thread_makes_no_calls(way: Callable[[], Calls]) -> None:
+    """How often a thread waits depends on the machine. Mutation: calls of the module `threading` are counted."""
+    counted = set()
+    for has_ended in (True, False):
+        event, calls = threading.Event(), way()
+        if has_ended:
+            event.set()
+        calls.begin()
+        event.wait(0)
+        calls.end()
+        counted.add((calls.python, calls.c))
+    assert counted == {(0, 0)}
