@@ -23,7 +23,7 @@ from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.instruments.gpu_place import GpuPlace, place_of_gpus
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.usage import Usage
-from keras_matrix.records.instruments.work_done import WorkDone
+from keras_matrix.records.instruments.work_done import Counts, WorkDone
 from keras_matrix.records.replicas import Replicas
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import TaskRun
@@ -397,6 +397,7 @@ class CellResult:
     replicas: Replicas | None = None
     generation: Generation | None = None
     artefact: Artefact | None = None
+    counts: Counts | None = None  # of a process that counts, and has nothing else
     data_notes: list[str] = field(default_factory=list)  # what is unusual about the data set
     program_notes: list[str] = field(default_factory=list)  # how a program was measured other than it would run
     unsaved: str | None = None  # why the trained model is not saved; the figures were published before

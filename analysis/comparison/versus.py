@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from keras_matrix.analysis.comparison.counts import CountChange
 from keras_matrix.analysis.comparison.primary_metric import without_ratio
 from keras_matrix.analysis.comparison.same_work import mixed, other_keras, work_caveats
 from keras_matrix.analysis.comparison.table import CellSummary, all_data, incomparable, log_ratios, summaries
@@ -125,7 +126,7 @@ class Versus:
     """All comparisons, the geometric means by backend and over all (`suite`), and the overall verdict.
 
     `runs` are the ids of base and new, `notes` remarks on them, if they are stored runs; `incomplete` says that files
-    of them cannot be read, so that figures rest on fewer processes.
+    of them cannot be read, so that figures rest on fewer processes. `counts` are those of cells that were counted, too.
     """
 
     comparisons: tuple[CellComparison, ...]
@@ -138,6 +139,7 @@ class Versus:
     notes: tuple[str, ...] = ()
     incomplete: bool = False
     null: NullArms | None = None
+    counts: Mapping[str, tuple[CountChange, ...]] = field(default_factory=dict)
 
 
 def with_null(compared: Versus, base_against_base: Versus) -> Versus:

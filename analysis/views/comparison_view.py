@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from keras_matrix.analysis.comparison.counts import CountChange
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, primary_value
 from keras_matrix.analysis.comparison.table import CellSummary
 from keras_matrix.analysis.comparison.titles import Usual, titles
@@ -50,6 +51,7 @@ class CellChange:
     comparison: CellComparison
     base: SideFigures
     new: SideFigures
+    counts: tuple[CountChange, ...] = ()
 
     @property
     def backend(self) -> str:
@@ -135,8 +137,8 @@ def comparison_view(versus: Versus, threshold: float, usual: Usual) -> Compariso
     """Return what is shown of a comparison; a title leaves out settings with these usual values."""
     change_titles = titles([comparison.either.settings for comparison in versus.comparisons], usual)
     changes = tuple(
-        CellChange(title, comparison, _side(comparison.base), _side(comparison.new))
-        for comparison, title in zip(versus.comparisons, change_titles, strict=True)
+        CellChange(title, one, _side(one.base), _side(one.new), versus.counts.get(one.cell_id, ()))
+        for one, title in zip(versus.comparisons, change_titles, strict=True)
     )
     outcomes = [comparison.outcome for comparison in versus.comparisons]
     return ComparisonView(

@@ -1,5 +1,8 @@
 """The work that a cell's process did: counted inside the process, judged by the runner.
 
+`WorkDone` belongs to every process that is timed. `Counts` are of processes that only count the calls, programs and
+memory of a step.
+
 `None` means not counted; never 0. Counts come from Keras's optimizer and loss metric and from the feed, through
 references taken before the workload's own code is loaded. Code that modifies the interpreter or this program can forge
 them: that is outside the threat model (docs/work.md).
@@ -7,7 +10,7 @@ them: that is outside the threat model (docs/work.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keras_matrix.records.codec import about
 
@@ -64,3 +67,50 @@ class WorkDone:
     )
     weight_platforms: list[str] = about("platforms of the model's weights after the epochs", default_factory=list)
     output_platforms: list[str] = about("platforms of a batch's output; empty if unknown", default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """What a step did, counted in its main thread; means over several steps. None: not counted."""
+
+    python_calls: float | None = about("calls of Python functions, and resumptions of generators", default=None)
+    c_calls: float | None = about("calls of C functions from Python", default=None)
+    python_peak_bytes: float | None = about(
+        "Python's own memory at its peak above that at the beginning, by tracemalloc", default=None
+    )
+    programs: float | None = about(
+        "programs traced or compiled; of a later step all after the first step", default=None
+    )
+    graph_breaks: float | None = about("graph breaks of torch.compile, over the same time", default=None)
+    instructions: float | None = about("instructions of the CPU in user mode, by perf_event_open", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The counts of one process, which was not timed: of its first step, and of a later one."""
+
+    method: str = about("sys.monitoring or sys.setprofile")
+    python: str = about("version of Python")
+    steps: int = about("later steps of which the counts are means")
+    first: StepCounts = about("counts of the first step, which traces and compiles")
+    later: StepCounts = about("counts of a later step")
+    no_instructions: str | None = about("why no instructions were counted", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class CellCounts:
+    """The counts of a cell's counting processes, or why one of them has none."""
+
+    processes: list[Counts] = field(default_factory=list)
+    problem: str | None = None
+
+
+COUNTS_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunCounts:
+    """The counts of a run by cell_id, as stored in `counts.json` of its folder."""
+
+    version: int = COUNTS_VERSION
+    cells: dict[str, CellCounts] = field(default_factory=dict)

@@ -120,6 +120,7 @@ class Job:
     external command to run instead of a workload, and `outputs_dir` the folder for its output files. With `board` the
     process writes, after everything measured, files for TensorBoard, and `trace` is what to trace then. `steps_held` is
     the steps for which it prepares batches if its epochs use fewer, never more than one pass over the samples.
+    With `counting` the process counts calls and programs instead of measuring time (`runner.cell.checks.counting`).
     With `scouts` the process lists the calls of its program instead of measuring one (`runner.cell.calls.Scout`).
     `rendezvous` is given to a cell whose workers are on several machines, each of which has a process of this job.
     `gpus` are the GPUs that may be made visible to it. `downloads` are the user's folders of what libraries download,
@@ -149,6 +150,7 @@ class Job:
     rendezvous: Rendezvous | None = None
     gpus: GpuChoice = ANY_GPU
     scouts: bool = False
+    counting: bool = False
     downloads: dict[str, str] = field(default_factory=dict)
 
     path = _InFolder("job.json")  # of the job itself

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -109,6 +109,8 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     build_time_s = monotonic() - begun_s
     if job.settings.call in EXPORTED:
         return exported(job, workload, adapter, (build_time_s, start, device))
+    if job.counting:
+        return counts_alone(job, workload, adapter, first_batches)
     measured_epochs = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
     work = _work_of(job.settings, workload)(workload, adapter, job, measured_epochs)
     times, learning, steps = work.run(first_batches)
@@ -171,6 +173,14 @@ def exported(job: Job, workload: Built, adapter: BackendAdapter, begin: tuple[fl
     )
     export(job, workload, adapter, result)
     return result
+
+
+def counts_alone(job: Job, workload: Built, adapter: BackendAdapter, first_batches: Sequence[Batch]) -> CellResult:
+    """Return a result with the counts of a step, and nothing else: the process is watched, which takes time."""
+    from keras_matrix.runner.cell.checks.counting import counted_steps
+
+    make_work = partial(_work_of(job.settings, workload), workload, adapter, job)
+    return replace(result_of(job), counts=counted_steps(adapter, make_work, first_batches))
 
 
 def _built(job: Job, adapter: BackendAdapter) -> tuple[Built, list[str]]:

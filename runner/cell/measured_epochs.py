@@ -168,6 +168,9 @@ class Turns:
         self._answers: IO[str] = job.resting_path.open("w", encoding="ascii", buffering=1)
         self._orders: IO[str] = job.orders_path.open(encoding="ascii")
 
+    def first_step_ended(self) -> None:
+        """Do nothing: a process that counts ends here what it counts of its first step."""
+
     def rest(self) -> None:
         """Report that this process rests, and return when it is its turn. Raises `HostGone`."""
         self._rest(None)
@@ -222,6 +225,7 @@ def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int
 
     The steps are whole calls of the backend: a multiple of `steps_per_execution`.
     """
+    turns.first_step_ended()
     if job.steps is not None:
         return job.steps, None
     begun_s = monotonic()

@@ -5,27 +5,50 @@ Ratios are new / base. A gate decides by the same comparison, and adds repeats u
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from keras_matrix.analysis.comparison.counts import CountChange, count_changes, uncomparable
 from keras_matrix.analysis.comparison.versus import Across, Versus, versus, with_null
 from keras_matrix.analysis.regression.gate import Rule, sharing
 from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
+from keras_matrix.records.codec import CodecError, decode, to_json
+from keras_matrix.records.fc import spec
 from keras_matrix.records.injected_faults import UnknownFault, counterpart, parse
+from keras_matrix.records.instruments.work_done import COUNTS_VERSION, CellCounts, RunCounts
+from keras_matrix.records.settings import EXPORTED, is_users
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.text import escaped, near
+from keras_matrix.records.trees import remove_tree
+from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.environments.layered import base_of
 from keras_matrix.runner.environments.rebuilt import cache_folder
 from keras_matrix.runner.environments.revisions import Place, revised
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.machine.mounts import import_roots
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.experiment import Display, Experiment, all_programs, keras_backends, measured, own_arm
+from keras_matrix.runner.measure.experiment import (
+    Display,
+    Experiment,
+    all_programs,
+    dataset_dir,
+    executor_of,
+    keras_backends,
+    measured,
+    moved_roots,
+    own_arm,
+    own_downloads,
+)
+from keras_matrix.runner.measure.judge import judge
+from keras_matrix.runner.measure.record_builder import read_result
 from keras_matrix.runner.measure.request import RunRequest
-from keras_matrix.runner.plan.session import NULL, ArmRequest
+from keras_matrix.runner.plan.session import NULL, ArmRequest, writing
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.service import stored
 from keras_matrix.runner.service.histories import across_stored, without_run
@@ -33,6 +56,10 @@ from keras_matrix.runner.service.run import with_found_values
 from keras_matrix.runner.service.stored import newest_runs, write_report
 
 BASE, NEW = "base", "new"
+COUNTS = "counts.json"
+COUNTING_PROCESSES = 2  # of each side, which shows whether a count is deterministic
+COUNTED_CALLS = 2  # of the backend in an epoch between the first step and those that are counted
+COUNTING_SLOWDOWN = 4.0  # allowed to a process that is watched
 ENVIRONMENT_FLAGS = "--base, --new, --base-env, --new-env"
 
 
@@ -52,7 +79,8 @@ class Sides:
     """What is compared: two stored runs by name, or two environments that are measured.
 
     `base_rev` and `new_rev` are revisions of packages in these environments, as `environments.revisions` reads them.
-    With `null` the base is measured by a second arm, too.
+    With `null` the base is measured by a second arm, too. With `counts` further processes, which are not timed,
+    count the calls and programs of a step.
     """
 
     command: str
@@ -66,6 +94,7 @@ class Sides:
     base_rev: str | None = None
     new_rev: str | None = None
     null: bool = False
+    counts: bool = False
 
     @property
     def to_measure(self) -> bool:
@@ -82,6 +111,8 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
         raise UsageError(f"{sides.command}: name two stored runs or two environments, not both; got {sides.base} too")
     if sides.null and not sides.to_measure:
         raise UsageError(f"{sides.command}: --null measures base twice: name environments ({ENVIRONMENT_FLAGS})")
+    if sides.counts:
+        _check_counts(sides)
     if sides.to_measure:
         base, new = _measured(sides, rule if to_decide else None)
     elif sides.base and sides.new:
@@ -104,7 +135,23 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
         compared = with_null(
             compared, versus(base_records, null.load()[0], replace(rule, looks=looks_of(base.about())))
         )
-    return replace(compared, runs=(base.run_id, new.run_id), notes=tuple(notes), incomplete=is_incomplete)
+    counts, count_notes = _compared_counts(base, new)
+    run_ids, notes = (base.run_id, new.run_id), [*notes, *count_notes]
+    return replace(compared, runs=run_ids, notes=tuple(notes), incomplete=is_incomplete, counts=counts)
+
+
+def _check_counts(sides: Sides) -> None:
+    """Refuse counts of what is not measured now, or on other machines. Raises `UsageError`."""
+    if not sides.to_measure:
+        raise UsageError(
+            f"{sides.command}: --counts runs further processes: name environments ({ENVIRONMENT_FLAGS}); stored counts "
+            "are shown without it"
+        )
+    executors = sides.request.executors
+    if not executors.contract.local_machine:
+        raise UsageError(
+            f"{sides.command}: --counts needs cells on this machine, got --executor {executors.entry.name}"
+        )
 
 
 def rule_of(threshold: float, also_text: str = "") -> Rule:
@@ -172,9 +219,106 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     about = request.choice.about(matrix.left_out)
     experiment = Experiment(cells, about, arms, request.budget_of(matrix), rule)
     session = measured(request, with_found_values(request, experiment, sides.display), sides.display)
+    if sides.counts:
+        sides.display.say(f"counting calls and programs, in {COUNTING_PROCESSES} further processes of each side")
+        for name in (BASE, NEW):
+            _count(request, session.runs[name], arms[name], cells)
     for run in session.runs.values():
         write_report(run)
     return session.runs[BASE], session.runs[NEW]
+
+
+def _count(request: RunRequest, run: Run, arm: ArmRequest, cells: Sequence[Cell]) -> None:
+    """Count what the cells of an arm do in a step, in processes of their own, and store the counts with its run."""
+    roots = import_roots(request.choice.matrix.resolve().parent)
+    with writing(request.results):
+        executor = request.seams.executor or executor_of(request, run, arm)
+        counts = {cell.cell_id: CellCounts(problem=_uncounted(cell, executor)) for cell in cells}
+        countable = [cell for cell in cells if counts[cell.cell_id].problem is None]
+        try:
+            for number in range(1, COUNTING_PROCESSES + 1 if countable else 1):
+                executor.begin_block([cell.settings for cell in countable])  # another hash seed and memory layout
+                executor.await_block()
+                for cell in countable:
+                    if counts[cell.cell_id].problem is None:
+                        job = _counting_job(request, run, (cell, arm.fault, number))
+                        job = replace(job, import_roots=moved_roots(roots, arm) or [str(root) for root in roots])
+                        counts[cell.cell_id] = _counted(executor, job, counts[cell.cell_id], cell.timeout_s)
+        finally:
+            executor.close()
+        run.store_object(COUNTS, to_json(RunCounts(cells=counts)))
+
+
+def _uncounted(cell: Cell, executor: Executor) -> str | None:
+    """Return why nothing is counted of a cell, None if its steps are."""
+    settings = cell.settings
+    if cell.task is not None or settings.script:
+        return "a command or a program runs its steps itself"
+    if settings.call in EXPORTED:
+        return f"call: {settings.call} runs its steps outside of Python"
+    if spec.is_native(settings):
+        return "its steps run in processes of their own"
+    return executor.missing(settings.backend, settings.device)
+
+
+def _counting_job(request: RunRequest, run: Run, process: tuple[Cell, str | None, int]) -> Job:
+    cell, fault, number = process
+    settings = cell.settings
+    steps = COUNTED_CALLS * settings.steps_per_execution
+    return Job(
+        nonce=secrets.token_hex(16),
+        cell_id=cell.cell_id,
+        repeat=number,
+        attempt=0,
+        settings=replace(settings, epochs=2, discard=1, compile_cache="cold"),
+        steps=steps,
+        folder=str(run.scratch(f"counting.{cell.cell_id}.{number}").absolute()),
+        import_roots=[],
+        dataset_dir=dataset_dir(request),
+        compile_cache_dir=None,
+        fault=fault,
+        gpus=cell.placement.gpus,
+        counting=True,
+        downloads=own_downloads(request) if is_users(settings.workload) else {},
+    )
+
+
+def _counted(executor: Executor, job: Job, before: CellCounts, timeout_s: float) -> CellCounts:
+    """Return the counts of a cell with those of one more process, or why it has none."""
+    outcome = executor.start(job, timeout_s * COUNTING_SLOWDOWN).finish()
+    result, refusal = read_result(job)
+    remove_tree(job.folder)
+    if result is not None and result.counts is not None:
+        return replace(before, processes=[*before.processes, result.counts])
+    verdict = judge(job, outcome, result, refusal)
+    return CellCounts(problem=f"{verdict.status}: {verdict.reason}")
+
+
+def _compared_counts(base: Run, new: Run) -> tuple[dict[str, tuple[CountChange, ...]], list[str]]:
+    """Return the stored counts of two runs as changes by cell, and remarks on those that are missing."""
+    counts = [stored_counts(run) for run in (base, new)]
+    changes, notes = {}, []
+    for cell_id in counts[0].keys() & counts[1].keys():
+        sides = (counts[0][cell_id], counts[1][cell_id])
+        changes[cell_id] = count_changes(*sides)
+        problems = [f"{name}: {side.problem}" for name, side in zip((BASE, NEW), sides, strict=True) if side.problem]
+        reason = "; ".join(problems) or uncomparable(*sides)
+        notes += [f"no counts of {cell_id}: {reason}"] if reason else []
+        missing = {process.no_instructions for side in sides for process in side.processes} - {None}
+        notes += [f"no instructions were counted: {why}" for why in sorted(missing, key=str)]
+    return changes, list(dict.fromkeys(notes))
+
+
+def stored_counts(run: Run) -> dict[str, CellCounts]:
+    """Return the counts of a run by cell_id; none if it has none, or those of another version."""
+    document = run.load_object(COUNTS)
+    if document is None or document.get("version") != COUNTS_VERSION:
+        return {}
+    try:
+        return decode(RunCounts, document, COUNTS).cells
+    except CodecError as error:
+        run.note_unread(run.folder / COUNTS, error)
+        return {}
 
 
 def environments_of(sides: Sides) -> Environments:

@@ -16,7 +16,7 @@ from keras_matrix.records.fc import spec
 from keras_matrix.records.host import device_lists
 from keras_matrix.records.injected_faults import parse, scattered_share
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
-from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
+from keras_matrix.records.instruments.work_done import Counts, StepCounts, WorkDone, WorkStretch
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
@@ -48,6 +48,14 @@ def pretended_step_time_s(settings: Settings, repeat: int) -> float:
     """Return a step time that depends on backend and repeat only: TensorFlow 10 ms, JAX 20 ms, PyTorch 40 ms, +-1 %."""
     base_s = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040, "openvino": 0.005}[settings.backend]
     return base_s * (1 + 0.01 * ((repeat * 7 + len(settings.workload)) % 3 - 1))
+
+
+def pretended_counts(job: Job) -> Counts:
+    """Return counts: three times the Python calls with an injected fault, and C calls that differ by process."""
+    factor = 3 if job.fault and not job.fault.startswith("slower:0.0") else 1
+    first = StepCounts(1000.0 * factor, 500.0, 4096.0 + job.repeat, 2.0)
+    later = replace(first, c_calls=400.0 + job.repeat, programs=0.0)
+    return Counts("sys.setprofile", "3.11.2", 4, first, later, "no counter")
 
 
 @dataclass(slots=True)
@@ -117,6 +125,8 @@ class FakeExecutor:
             pretended = _faulty(pretended, job)
         step_s = pretended.step_s
         empty = CellResult(SCHEMA_VERSION, job.nonce, job.cell_id, job.repeat, job.attempt)
+        if job.counting:
+            return replace(empty, counts=pretended_counts(job))
         proved = replace(empty, device=DeviceProof(job.settings.device, "fake:0", 1, "fake"))
         steps = job.steps or 1
         kept = job.settings.epochs - job.settings.discard

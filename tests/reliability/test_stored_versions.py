@@ -44,6 +44,7 @@ FORMATS: dict[str, tuple[int, str | None]] = {
     "records.appended.VERSION": (2, "read_annotations"),  # the history of tests/data has version 1
     "records.fc.proof.PROOF_VERSION": (1, "read_fc_proof"),
     "records.findings.FINDINGS_VERSION": (1, "read_findings"),
+    "records.instruments.work_done.COUNTS_VERSION": (1, None),  # counts as missing
     "records.instruments.parity.PARITY_VERSION": (3, "read_parity"),
     "records.instruments.peaks.PEAKS_VERSION": (1, "read_peaks"),
     "records.replicas.PROOF_VERSION": (1, "read_replica_proof"),

@@ -1,1 +1,1 @@
-"""Checks of a device that run inside a backend's process."""
+"""Checks of a device, and counts of a step, that run inside a backend's process."""

@@ -10,6 +10,7 @@ sessions: an interval needs the spread between sessions from the stored history.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.versus import Versus
@@ -66,6 +67,11 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threshold", type=share, default=0.05, metavar="SHARE", help="slowdown that is tolerated (default: 0.05)"
     )
+    group.add_argument(
+        "--counts",
+        action="store_true",
+        help="count calls, programs and memory of a step, too, in processes of their own: docs/keras-pull-request.md",
+    )
     group.add_argument("--markdown", type=Path, metavar="FILE", help="write the findings as Markdown, for a comment")
     group.add_argument("--out", type=Path, metavar="FILE", help="write the findings as a page with a picture")
     group.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
@@ -74,7 +80,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare and show. Returns the exit code."""
     check_pages(args.markdown, args.out)
-    comparison = findings(sides_of(args), rule_of(args.threshold), to_decide=False)
+    sides = replace(sides_of(args), counts=args.counts)
+    comparison = findings(sides, rule_of(args.threshold), to_decide=False)
     show(comparison, args.threshold, args.markdown, args.out, as_json=args.json)
     return 0 if any(comparison.ratio for comparison in comparison.comparisons) and not comparison.incomplete else 1
 

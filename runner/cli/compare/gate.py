@@ -12,6 +12,7 @@ nothing was measured, a cell fails in more of its repeats in new than in base, o
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from keras_matrix.runner.cli.compare import compare
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options
@@ -37,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare, show, and return the verdict as an exit code."""
     compare.check_pages(args.markdown, args.out)
-    comparison = findings(compare.sides_of(args), rule_of(args.threshold, args.also), to_decide=True)
+    sides = replace(compare.sides_of(args), counts=args.counts)
+    comparison = findings(sides, rule_of(args.threshold, args.also), to_decide=True)
     compare.show(comparison, args.threshold, args.markdown, args.out, as_json=args.json)
     return exit_codes.VERDICTS["gate"][comparison.outcome] or int(comparison.incomplete)

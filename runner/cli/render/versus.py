@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from keras_matrix.analysis.comparison.counts import FIRST, KINDS, LATER, CountChange, blindness
 from keras_matrix.analysis.comparison.ratios import bracketed, change_text
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.comparison_view import CellChange, ComparisonView
@@ -24,16 +25,20 @@ HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "bl
 
 def text(view: ComparisonView) -> str:
     """Return the findings for a terminal."""
-    tables = [_rows(view), _call_rows(view), _facet_rows(view)]
+    tables = _tables(view)
     lines = [[line.rstrip() for line in columns(rows)] for rows in tables if len(rows) > 1]
     return "\n".join(printable(line) for line in [*(line for t in lines for line in (*t, "")), *_remarks(view)])
+
+
+def _tables(view: ComparisonView) -> list[list[list[str]]]:
+    return [_rows(view), _call_rows(view), _facet_rows(view), _count_rows(view)]
 
 
 def markdown(view: ComparisonView) -> str:
     """Return the findings as Markdown: the verdict, the table, what changed."""
     verdict, *further_remarks = _remarks(view)
     remark_lines = [f"- {markdown_text(line)}" for line in further_remarks]
-    parts = [markdown_table(rows) for rows in (_rows(view), _call_rows(view), _facet_rows(view)) if len(rows) > 1]
+    parts = [markdown_table(rows) for rows in _tables(view) if len(rows) > 1]
     tables = [line for part in parts for line in (*part, "")][:-1]
     return "".join(f"{printable(line)}\n" for line in [f"### Benchmarks: {verdict}", "", *tables, "", *remark_lines])
 
@@ -86,6 +91,18 @@ def _change_json(change: CellChange, *, has_null: bool) -> dict[str, Any]:
         "log_ratios": list(comparison.logs),
         "all_data": to_json(comparison.all_data) if comparison.all_data else None,
         **({"shown_from": change.shown_from} if has_null else {}),
+        **({"counts": [_count_json(counted) for counted in change.counts]} if change.counts else {}),
+    }
+
+
+def _count_json(counted: CountChange) -> dict[str, Any]:
+    return {
+        "step": counted.step,
+        "count": counted.kind.field,
+        "base": list(counted.base),
+        "new": list(counted.new),
+        "ratio": counted.ratio,
+        "outcome": str(counted.outcome),
     }
 
 
@@ -148,6 +165,26 @@ def _facet_rows(view: ComparisonView) -> list[list[str]]:
     return rows
 
 
+def _count_rows(view: ComparisonView) -> list[list[str]]:
+    """Return the table of counts: a row for the first step of a cell, and one for a later step."""
+    kinds = [kind for kind in KINDS if any(counted.kind == kind for change in view.cells for counted in change.counts)]
+    rows = [["workload", "backend", "of", *(kind.name for kind in kinds)]]
+    for change in view.cells:
+        for step in (FIRST, LATER):
+            text_by_kind = {counted.kind: counted.text for counted in change.counts if counted.step == step}
+            if text_by_kind:
+                cells = [text_by_kind.get(kind, NOTHING) for kind in kinds]
+                rows.append([change.title, change.backend, f"a {step}", *cells])
+    return rows
+
+
+def _count_remarks(view: ComparisonView) -> list[str]:
+    """Return the certain differences of counts, and what no count shows."""
+    counts = [(change.name, counted) for change in view.cells for counted in change.counts]
+    lines = [f"{name}: {counted.said}" for name, counted in counts if counted.said]
+    return [*_shortened(lines, "counts"), *([blindness([counted for _, counted in counts])] if counts else [])]
+
+
 def _times(ratio: Estimate | None) -> str:
     return NOTHING if ratio is None else bracketed(ratio)
 
@@ -172,6 +209,7 @@ def _remarks(view: ComparisonView) -> list[str]:
     lines = [f"{verdict} ({summary or 'nothing in common'})"]
     lines += [f"null arms: {versus.null.said}"] if versus.null else []
     lines += [f"{name}: {change.facets.said}" for name, change in cells if change.facets and change.facets.said]
+    lines += _count_remarks(view)
     lines += [
         f"{name}: with the disturbed blocks, too: {_change(change.all_data)}"
         for name, change in cells
@@ -188,9 +226,9 @@ def _remarks(view: ComparisonView) -> list[str]:
     return [*lines, *versus.notes]
 
 
-def _shortened(caveats: Sequence[str]) -> list[str]:
-    unlisted_count = len(caveats) - CAVEATS_SHOWN
+def _shortened(lines: Sequence[str], what: str = "caveats") -> list[str]:
+    unlisted_count = len(lines) - CAVEATS_SHOWN
     return [
-        *caveats[:CAVEATS_SHOWN],
-        *([f"and {unlisted_count} more caveats: --json lists all of them"] if unlisted_count > 0 else []),
+        *lines[:CAVEATS_SHOWN],
+        *([f"and {unlisted_count} more {what}: --json lists all of them"] if unlisted_count > 0 else []),
     ]

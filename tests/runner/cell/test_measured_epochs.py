@@ -35,7 +35,7 @@ def kept_noting(events: list[str]) -> MeasuredEpochs:
         device_memory_bytes=note("size", 10),
         peak_device_memory_bytes=note("peak", 30),
     )
-    turns: Any = SimpleNamespace(rest=note("rest", None))
+    turns: Any = SimpleNamespace(rest=note("rest", None), first_step_ended=lambda: None)
     return MeasuredEpochs(turns, Compiling(adapter), Allocated(adapter))
 
 

@@ -45,6 +45,9 @@ class NoTurns:
     def __init__(self, job: Job) -> None:
         pass
 
+    def first_step_ended(self) -> None:
+        pass
+
     def rest(self) -> None:
         pass
 

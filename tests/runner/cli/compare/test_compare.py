@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.schema import Record, Status, Times
+from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.environments.layered import BaseEnvironment
 from keras_matrix.runner.environments.revisions import Place, Revised
+from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.progress.time_left import result
@@ -322,6 +324,68 @@ def test_base_is_measured_by_a_second_arm_that_no_gate_waits_for(
     assert set(arms) == {"base", "new", "null"}
     faults = {arm: json.loads((folder / "run.json").read_text())["arms"][arm]["fault"] for arm, folder in arms.items()}
     assert faults["null"] == faults["base"] != faults["new"]
+
+
+def counted_cells(results: Path) -> dict[str, dict[str, Any]]:
+    """Return the content of `counts.json` of each arm."""
+    runs = {json.loads(path.read_text())["arm"]: path.parent for path in results.glob("*/run.json")}
+    return {arm: json.loads((folder / "counts.json").read_text())["cells"] for arm, folder in runs.items()}
+
+
+def test_what_is_printed_of_counts(tmp_path: Path, transcript: Transcript, golden: Golden) -> None:
+    """Mutation: a difference within one side is called certain; the counts of a fault are missing in the Markdown."""
+    (tmp_path / "matrix.yaml").write_text(
+        "version: 1\nbackends: [jax]\ndefaults: {repeats: 5}\ncells:\n  - workload: mnist_mlp\n"
+    )
+    main(["compare", "--plant", "slower:0.5", "--counts"], Seams(executor=FakeExecutor()))
+    arms = {json.loads(path.read_text())["arm"]: path.parent for path in (tmp_path / "results").glob("*/run.json")}
+    for arm, name in (("base", "a"), ("new", "b")):
+        arms[arm].rename(tmp_path / name)
+    transcript.run("compare a b --markdown comment.md", brief=True)
+    transcript.run("compare a b --counts", "compare --plant slower:0.5 --counts --executor ray")
+    golden.check("compare_counts.txt", transcript.text + (tmp_path / "comment.md").read_text())
+
+
+def test_counting_processes_are_not_the_timed_ones_and_leave_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: a timed process counts, too; the two counting processes of a side share a fork server's block."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text("version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mlp\n")
+    executor = FakeExecutor()
+    main(["compare", "--plant", "slower:0.5", "--counts", "--repeats", "5", "--json"], Seams(executor=executor))
+    found = json.loads(capsys.readouterr().out)["comparisons"][0]
+    assert [job.counting for job in executor.jobs] == [False] * 10 + [True] * 4
+    assert executor.blocks == 10 + 4
+    assert len(list((tmp_path / "results").glob("2*/records/*.json"))) == 10
+    assert not list((tmp_path / "results").glob("*/work/counting*"))
+    by_count = {(one["step"], one["count"]): (one["ratio"], one["outcome"]) for one in found["counts"]}
+    assert by_count[("step", "python_calls")] == (3.0, "more")
+    assert by_count[("first step", "c_calls")] == (1.0, "equal")
+    assert by_count[("step", "c_calls")][1] == "not deterministic"
+    assert by_count[("step", "python_peak_bytes")][1] == "equal within its tolerance"
+
+
+def test_why_a_cell_has_no_counts_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failed counting process changes no verdict on time. Mutation: its reason is lost."""
+
+    def crash_when_counting(job: Job) -> Outcome:
+        return Outcome(signal=11) if job.counting else executor.succeed(job)
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text("version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mlp\n")
+    executor = FakeExecutor(behaviours={"mnist_mlp": crash_when_counting})
+    main(["compare", "--plant", "slower:0.5", "--counts", "--repeats", "8", "--json"], Seams(executor=executor))
+    found = json.loads(capsys.readouterr().out)
+    assert found["comparisons"][0]["outcome"] == "regressed"
+    assert "counts" not in found["comparisons"][0]
+    (note,) = (note for note in found["notes"] if note.startswith("no counts of"))
+    assert "base: crash" in note
+    assert {
+        cell["problem"] is None for cells in counted_cells(tmp_path / "results").values() for cell in cells.values()
+    } == {False}
 
 
 def test_both_sides_say_what_their_revisions_are(
