@@ -31,6 +31,7 @@ from statistics import median
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+from keras_matrix.records.host.platform import PLATFORM
 from keras_matrix.records.instruments.work_done import Counts, StepCounts
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import Batch
@@ -161,9 +162,9 @@ def instruction_counter(open_event: Callable[[bytes], int] | None = None) -> Ins
 
 
 def _open_event(attributes: bytes) -> int:
-    number = _NUMBER_OF_PERF_EVENT_OPEN.get(platform.machine())
-    if number is None or not sys.platform.startswith("linux"):
-        raise OSError(errno.ENOSYS, f"not known on {sys.platform} {platform.machine()}")
+    number = _NUMBER_OF_PERF_EVENT_OPEN.get(PLATFORM.machine) if PLATFORM.system == "Linux" else None
+    if number is None:
+        raise OSError(errno.ENOSYS, f"not known on {PLATFORM}")
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     this_thread, any_cpu, no_group = 0, -1, -1
     descriptor = int(syscall(number, attributes, this_thread, any_cpu, no_group, _CLOSE_ON_EXEC))
