@@ -6,6 +6,8 @@ element-wise work is not counted.
 
 Usage: python ci/catalog.py            write catalog.json
        python ci/catalog.py --check    check whether it is current
+       python ci/catalog.py --parts    write keras_parts.json: what each layer and operation of the installed Keras is
+                                       called with, found by trying (three minutes)
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ import os
 import sys
 from typing import Any
 
+from keras_matrix.models.keras_parts import catalogue
 from keras_matrix.models.registry import workloads
 from keras_matrix.models.twins import PHASES
 from keras_matrix.models.workload import Param, Request, Workload
+from keras_matrix.records.parts import KIND_OF_PART
 from keras_matrix.runner.matrix.catalog import CATALOG_PATH
+from keras_matrix.runner.matrix.parts import PARTS_PATH
 
 VERSION = 1
 
@@ -85,12 +90,22 @@ def text(data: dict[str, Any]) -> str:
     return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
+def parts() -> dict[str, Any]:
+    """The layers and operations of the installed Keras as data, and its version."""
+    import keras
+
+    return {"keras": keras.__version__, **{kind: dict(catalogue(kind)) for kind in KIND_OF_PART.values()}}
+
+
 def main(arguments: list[str]) -> int:
-    """Write the catalogue, or check it (0 current, 1 not)."""
-    if arguments not in ([], ["--check"]):
-        print(f"usage: python ci/catalog.py [--check]. Received: {' '.join(arguments)}", file=sys.stderr)
+    """Write a catalogue, or check that of the workloads (0 current, 1 not)."""
+    if arguments not in ([], ["--check"], ["--parts"]):
+        print(f"usage: python ci/catalog.py [--check | --parts]. Received: {' '.join(arguments)}", file=sys.stderr)
         return 2
     os.environ["KERAS_BACKEND"] = "torch"
+    if arguments == ["--parts"]:
+        PARTS_PATH.write_text(text(parts()), encoding="utf-8")
+        return 0
     current = text(catalog())
     if not arguments:
         CATALOG_PATH.write_text(current, encoding="utf-8")

@@ -23,7 +23,7 @@ from keras_matrix.records import schema
 from keras_matrix.records.schema import STATUS_MEANINGS
 from keras_matrix.runner import errors as runner_errors
 from keras_matrix.runner.cli import main as runner
-from keras_matrix.runner.matrix import catalog, grammar, instrument_keys, task_rules
+from keras_matrix.runner.matrix import catalog, grammar, instrument_keys, parts, task_rules
 from keras_matrix.runner.matrix.grammar import ValueRule
 from keras_matrix.runner.service.run import exit_code
 from keras_matrix.uploader import errors as uploader_errors
@@ -254,6 +254,8 @@ def keys_page() -> str:
         f"## An entry of tasks\n\n{words_of(task_rules.KEYS)}\n{keys(task_rules.SWITCHES)}",
         f"## A metric of a task\n\nIts `pattern`, and:\n\n{keys(task_rules.METRIC)}",
         f"## Workloads\n\n{workload_table()}",
+        f"## Single layers and operations\n\n{keys(parts.part_workload('layer').params)}\n"
+        f"{keys(parts.part_workload('op').params)}\nArguments of the layer or operation are under `params`.\n",
         "## Parameters of the workloads\n",
         *workloads,
     )

@@ -25,6 +25,7 @@ from keras_matrix.records.fc.spec import is_native, problem_of
 from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
+from keras_matrix.records.parts import is_part
 from keras_matrix.records.replicas import ReplicaProof
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import PREFIX
@@ -182,6 +183,8 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     pairs = [pair for pair in known_pairs if backend is None or backend in pair.backends]
     if stored_comparison is None or not pairs:
         remark = f"compare the backends with: runner parity {settings.workload}"
+        if is_part(settings.workload):  # parity trains, with the weights of a model
+            remark = "outputs are compared with those of model(x) on the same backend, not between backends"
         return SameWork(WorkStatus.NOT_CHECKED, remarks=() if settings.script else (remark,))
     is_predicted = any(observed.outputs is not None for pair in pairs for observed in pair.deviations.values())
     precision, figure = SHOWN_OUTPUTS if is_predicted else SHOWN[settings.phase]

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.models.injected_faults import Circumstances, plant
+from keras_matrix.models.keras_parts import load_part
 from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Built
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
@@ -17,6 +18,7 @@ from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
+from keras_matrix.records.parts import is_part
 from keras_matrix.records.schema import CellResult, DeviceProof, Times
 from keras_matrix.records.settings import CALLED, EXPORTED, FIT, GENERATE, GRADIENT, KERAS, PIPELINE, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
@@ -379,7 +381,8 @@ def load_workload(job: Job, free_bytes: int | None = None) -> Built:
     """Return the job's workload as its own code builds it, with so much free memory of the device."""
     os.environ[BAD_SAMPLES_DIR] = job.folder
     with rematerialised(job.settings):
-        return load(job.settings.workload)(replace(request_of(job), free_bytes=free_bytes))
+        builder_of = load_part if is_part(job.settings.workload) else load
+        return builder_of(job.settings.workload)(replace(request_of(job), free_bytes=free_bytes))
 
 
 def planted(workload: Built, job: Job) -> Built:

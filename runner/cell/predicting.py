@@ -30,6 +30,7 @@ from keras_matrix.models.twins.interface import Compiled, Native
 from keras_matrix.models.workload import Built, UnsupportedWorkload
 from keras_matrix.records.epoch_figures import with_percentiles
 from keras_matrix.records.host.system import says_out_of_memory
+from keras_matrix.records.parts import is_part
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import COMPILED, DIRECT, NATIVE, ON_BATCH, ON_DEVICE, WHOLE, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
@@ -207,12 +208,13 @@ class Predicting:
         except Unsupported:
             raise
         except Exception as error:
-            is_compiled = self._job.settings.call == COMPILED and not says_out_of_memory(str(error))
-            if not (is_compiled and self._answers(placed_batches[0])):
+            settings = self._job.settings
+            is_compiled = settings.call == COMPILED or is_part(settings.workload)
+            if not (is_compiled and not says_out_of_memory(str(error)) and self._answers(placed_batches[0])):
                 raise
             traceback.print_exc()
             raise Unsupported(
-                f"call: {COMPILED}: {self._job.settings.backend} cannot compile {self._what}, "
+                f"call: {settings.call}: {settings.backend} cannot compile {self._what}, "
                 f"{reason_line(error)}; set another call"
             ) from None
 

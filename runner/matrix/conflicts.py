@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
 from keras_matrix.records.identity import PARAMS
+from keras_matrix.records.parts import KIND_OF_PART, is_part
 from keras_matrix.records.settings import (
     BACKWARD,
     CALLED,
@@ -60,6 +61,7 @@ NATIVE_ONLY: dict[str, Scalar] = {
 }
 # Settings of a step that Keras makes, which a call of the model itself does not have.
 OF_KERAS_STEPS: dict[str, Scalar] = {"jit": "auto", "eager": False}
+OF_PARTS: dict[str, Scalar] = {"phase": PREDICT}
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
 
@@ -103,6 +105,7 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
             yield Conflict(key, "device", text)
     if workload.name == spec.WORKLOAD and LARGEST in axes["batch_size"]:
         yield Conflict("batch_size", "workload", f"must be a whole number for {workload.name}, got {say(LARGEST)}")
+    yield from _of_parts(axes, workload)
     yield from _of_programs(axes, workload)
     yield from _of_implementations(axes, workload)
     yield from _of_calls(axes)
@@ -114,6 +117,16 @@ def conflicts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
         if source not in workload.data:
             text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"
             yield Conflict("data", "workload", text)
+
+
+def _of_parts(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:
+    """Yield the conflicts of single layers and operations: they are called, with inputs that are made for them."""
+    if not is_part(workload.name):
+        return
+    for key, only in OF_PARTS.items():
+        if (value := next((value for value in axes[key] if value != only), None)) is not None:
+            text = f"must be {only} with workload: {KIND_OF_PART[workload.name]}, got {say(value)}"
+            yield Conflict(key, "workload", text)
 
 
 def _of_programs(axes: Axes, workload: CatalogWorkload) -> Iterator[Conflict]:

@@ -15,10 +15,11 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS, TRAINING_BACKENDS
 from keras_matrix.records.identity import PARAMS, parameter_key
+from keras_matrix.records.parts import KIND_OF_PART, is_part
 from keras_matrix.records.settings import OWN_OPTIONS, SCRIPT, Scalar, call_phase, is_script, program_settings
 from keras_matrix.records.text import near
 from keras_matrix.records.traces.request import Trace
-from keras_matrix.runner.matrix import grammar, instrument_keys
+from keras_matrix.runner.matrix import grammar, instrument_keys, parts
 from keras_matrix.runner.matrix.catalog import Catalog, CatalogWorkload, of_packages, user_workload
 from keras_matrix.runner.matrix.conflicts import Conflict, conflicts
 from keras_matrix.runner.matrix.entry import Entry
@@ -79,6 +80,8 @@ def workload_named(name: str, catalog: Catalog) -> CatalogWorkload | str:
     """Return the workload with this name, or what is wrong with the name."""
     if name in catalog.workloads:
         return catalog.workloads[name]
+    if name in parts.NAMED:
+        return parts.part_workload(name)
     problem = grammar.workload_name_problem(name)
     if problem is None:
         return user_workload(name)
@@ -86,7 +89,9 @@ def workload_named(name: str, catalog: Catalog) -> CatalogWorkload | str:
     for package_workload in brought:
         if package_workload.name == name:
             return package_workload.problem or user_workload(package_workload.function)
-    return problem + near(name, [*catalog.workloads, *(package_workload.name for package_workload in brought)])
+    return problem + near(
+        name, [*catalog.workloads, *KIND_OF_PART.values(), *(package_workload.name for package_workload in brought)]
+    )
 
 
 class EntryReader(ValueReader):
@@ -168,7 +173,9 @@ class EntryReader(ValueReader):
         workload = self.workload(path, value)
         if workload is None:
             return []
-        own_keys = self.given(path, value, workload, extra=("workload", "include", "exclude"))
+        own_keys = self.part_keys(
+            path, self.given(path, value, workload, extra=("workload", "include", "exclude")), workload
+        )
         if isinstance(value["workload"], dict):
             for problem in filter(None, map(grammar.call_problem, own_keys.params.get("call", ()))):
                 self.refuse((*path, "params", "call"), problem)
@@ -179,9 +186,20 @@ class EntryReader(ValueReader):
         for index, item in self.items((*path, "include"), value.get("include", REFUSED)):
             include_path = (*path, "include", index)
             include_keys = self.given(include_path, item, workload)
-            entries.append(self.filled(include_path, own_keys.replaced_by(include_keys), workload))
+            joined_keys = self.part_keys(include_path, own_keys.replaced_by(include_keys), workload)
+            entries.append(self.filled(include_path, joined_keys, workload))
             self.check_trace(include_path, include_keys, entries[-1])
-        return [arm for filled_entry in entries for arm in instrument_keys.arms(filled_entry)]
+        single_entries = [entry for filled_entry in entries for entry in parts.by_part(filled_entry)]
+        return [arm for filled_entry in single_entries for arm in instrument_keys.arms(filled_entry)]
+
+    def part_keys(self, path: Path, own_keys: _OwnKeys, workload: CatalogWorkload) -> _OwnKeys:
+        """Return the keys of an entry of single layers or operations with the names of all; refuse its problems."""
+        if not is_part(workload.name):
+            return own_keys
+        for key, problem in parts.problems(workload, own_keys.params, sets_batch="batch_size" in own_keys.axes):
+            where = (*path, key) if (*path, key) in self.lines else path
+            self.refuse(where, problem if where != path else f"{key} {problem}")
+        return replace(own_keys, params=parts.with_names(workload, own_keys.params))
 
     def workload(self, path: Path, value: dict[str, Any]) -> CatalogWorkload | None:
         if "workload" not in value:
@@ -327,7 +345,7 @@ class EntryReader(ValueReader):
     def filled(self, path: Path, own_keys: _OwnKeys, workload: CatalogWorkload) -> Entry:
         """Return the entry with defaults: its own keys override the matrix's, the workload's and the grammar's."""
         builtin = {key: rule.default for key, rule in DEFAULTS.items()}
-        builtin |= workload.own_defaults
+        builtin |= workload.own_defaults | parts.own_defaults(workload.name)
         defaults = self.defaults_of(own_keys, workload)
         settled = {key: value for key, value in (builtin | defaults).items() if value is not None}
         axes = {key: own_keys.axes.get(key, (settled[key],)) for key in SETTINGS}

@@ -12,17 +12,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.parts import KIND_OF_PART
 from keras_matrix.runner.matrix import catalog as catalogs
-from keras_matrix.runner.matrix import grammar, instrument_keys
+from keras_matrix.runner.matrix import grammar, instrument_keys, parts
 from keras_matrix.runner.matrix.catalog import Catalog, CatalogWorkload
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, VERSION
 from keras_matrix.runner.matrix.task_rules import MAX_WORD, MAX_WORDS, METRIC, SHARED, SWITCHES
 from keras_matrix.runner.matrix.task_rules import NAME as TASK_NAME
 
 Schema = dict[str, Any]
+
+
+# The workloads of single parts under their short names, whose arguments are under `params`, as a user's own.
+_PARTS = tuple(replace(parts.part_workload(kind), name=kind) for kind in KIND_OF_PART.values())
 
 
 def json_schema(catalog: Catalog, brought: Collection[str] | None = None) -> Schema:
@@ -77,7 +83,7 @@ def _definitions(catalog: Catalog) -> Schema:
         "users.params": _users_params(),
         **{
             key: definition
-            for workload in catalog.workloads.values()
+            for workload in (*catalog.workloads.values(), *_PARTS)
             for key, definition in _own_definitions(workload).items()
         },
     }
@@ -112,12 +118,13 @@ def _task() -> Schema:
 
 
 def _entry(catalog: Catalog, brought: Collection[str] | None) -> Schema:
-    built_in = list(catalog.workloads)
+    built_in = [*catalog.workloads, *parts.NAMED]
     names: list[Schema] = [{"enum": [*built_in, *(brought or ())]}]
     if brought is None:
         names.append({"type": "string", "pattern": f"^{grammar.NAME.pattern}$", "description": "of a package"})
     users = {"type": "string", "pattern": f"^{grammar.USER_WORKLOAD.pattern}$"}
     branches = [_branch({"const": name}, workload) for name, workload in catalog.workloads.items()]
+    branches += [_branch({"enum": [part.name, f"keras:{part.name}"]}, part) for part in _PARTS]
     branches.append(_branch({"type": "string", "not": {"enum": built_in}}, None))
     meaning = "a workload of the catalog or of an installed package, package.module:function, or a program"
     word: Schema = {"type": ["string", "number"]}
@@ -168,6 +175,8 @@ def _own_definitions(workload: CatalogWorkload) -> Schema:
     definitions = {f"{stem}.{param}": rule.json_schema() for param, rule in workload.params.items()}
     definitions |= {f"{stem}.{param}_axis": _axis(_one(f"{stem}.{param}")) for param in workload.params}
     definitions[f"{stem}.data_axis"] = _axis({"enum": list(workload.data)})
+    if workload in _PARTS:
+        return {**definitions, f"{stem}.params": _users_params()}
     return definitions | {
         f"{stem}.params": _mapping({param: _one(f"{stem}.{param}_axis") for param in workload.params})
     }

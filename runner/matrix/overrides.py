@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.host.inherited_environment import not_known
 from keras_matrix.records.identity import PARAMS
+from keras_matrix.records.parts import is_part
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import escaped, near
 from keras_matrix.runner.errors import UsageError
@@ -21,6 +22,7 @@ from keras_matrix.runner.matrix.conflicts import conflicts
 from keras_matrix.runner.matrix.entries import set_by_matrix
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, ValueRule
+from keras_matrix.runner.matrix.parts import MEANINGS
 from keras_matrix.runner.matrix.scalars import resolve, say, value_text
 
 
@@ -89,6 +91,10 @@ def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Sca
         elif key not in known_keys:
             rule_text = "must be a setting or a parameter of a workload of the matrix"
             yield f"{flag}: {rule_text}, got {say(key)}{near(key, known_keys)}"
+        elif key.removeprefix(PARAMS) in MEANINGS and any(
+            is_part(entry.workload.name) and _parameter(entry, key) for entry in entries
+        ):
+            yield f"{flag}: must be set in the matrix: each layer or operation has its own input and arguments"
         else:
             takers = [entry for entry in entries if key in DEFAULTS or _parameter(entry, key)]
             key_problems = {_rule(entry, key).problem(value) for entry in takers}
@@ -150,7 +156,9 @@ def _assigned(entry: Entry, overrides: Overrides) -> Entry:
     params = {name: value for key, value in normal.items() if (name := _parameter(entry, key))}
     values = {key: value for key, value in normal.items() if not _parameter(entry, key)}
     repeats: dict[str, Scalar] = {} if overrides.repeats is None else {"repeats": overrides.repeats}
-    applicable = SETTINGS if entry.task is None else ("cpus", "threads")  # a command decides the others itself
+    applicable = [*SETTINGS] if entry.task is None else ["cpus", "threads"]  # a command decides the others itself
+    if is_part(entry.workload.name):
+        applicable.remove("batch_size")  # it is the first size of its input
     return replace(
         entry,
         set_by_matrix=set_by_matrix(entry.workload, {*entry.set_by_matrix.split(","), *values}),

@@ -8,6 +8,7 @@ from functools import cache
 from operator import attrgetter
 
 from keras_matrix.records.identity import assignment, parameter_key
+from keras_matrix.records.parts import KIND_OF_PART
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION, PREFIX
 from keras_matrix.records.text import printable
@@ -129,7 +130,9 @@ def _equal(value: Scalar | None, other: Scalar | None) -> bool:
 
 
 def work(settings: Settings) -> str:
-    """Return a cell's workload or, of the FC network, its mode and workers: `fc_data workers=2`."""
+    """Return a cell's workload; of the FC network its mode and workers, `fc_data workers=2`; `layer Conv2D`."""
+    if (kind := KIND_OF_PART.get(settings.workload)) is not None:
+        return f"{kind} {settings.params.get(kind, '')}"
     if settings.workload != "fc":
         return settings.workload
     return f"{settings.params['mode']} workers={settings.params['workers']}"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 
+from keras_matrix.records.parts import KIND_OF_PART
 from keras_matrix.records.text import count, near, printable
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix import catalog, parts
 from keras_matrix.runner.matrix.catalog import Catalog
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument("workload", nargs="?", help="show this workload with its parameters")
+    parser.add_argument("workload", nargs="?", help="show this workload with its parameters; layer, op: those of Keras")
     parser.add_argument("--json", action="store_true", help="print the catalog itself")
 
 
@@ -35,7 +36,13 @@ def _all(workload_catalog: Catalog) -> list[str]:
         rows.append([w.name, str(w.batch_size), _shape(w.input_shape), _shape(w.output_shape), *numbers, w.summary])
     brought = catalog.of_packages(workload_catalog.workloads)
     lines = [_brought(package_workload) for package_workload in brought]
-    return [*columns(rows, right=frozenset({1, 4, 5})), *(["", "of installed packages:"] if lines else []), *lines]
+    single = f"\n{', '.join(KIND_OF_PART.values())}: single layers and operations of Keras; runner list layer"
+    return [
+        *columns(rows, right=frozenset({1, 4, 5})),
+        single,
+        *(["", "of installed packages:"] if lines else []),
+        *lines,
+    ]
 
 
 def _brought(workload: catalog.PackageWorkload) -> str:
@@ -49,11 +56,11 @@ def _one(workload_catalog: Catalog, name: str) -> list[str]:
     brought = {} if workload else {item.name: item for item in catalog.of_packages(workload_catalog.workloads)}
     if name in brought:
         return [_brought(brought[name])]
+    if name in parts.NAMED:
+        return columns([[name, "input", "arguments, or why it is not measured"], *map(list, parts.rows(_kind(name)))])
+    names = [*workload_catalog.workloads, *KIND_OF_PART.values()]
     if workload is None:
-        raise UsageError(
-            f"workload: must be one of {', '.join(workload_catalog.workloads)}, got "
-            f"{name!r}{near(name, [*workload_catalog.workloads, *brought])}"
-        )
+        raise UsageError(f"workload: must be one of {', '.join(names)}, got {name!r}{near(name, [*names, *brought])}")
     lines = [
         f"{workload.name}: {workload.summary}",
         f"  batch size {workload.batch_size}, samples {workload.samples}, data {', '.join(workload.data)}",
@@ -66,6 +73,10 @@ def _one(workload_catalog: Catalog, name: str) -> list[str]:
     ]
     lines += [f"  corrected: {text}" for text in workload.corrections]
     return lines
+
+
+def _kind(name: str) -> str:
+    return KIND_OF_PART[parts.NAMED[name]]
 
 
 def _shape(shape: object) -> str:

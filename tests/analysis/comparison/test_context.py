@@ -134,6 +134,13 @@ def of_settings(**changes: Any) -> Row:
     return found
 
 
+def test_parity_is_no_advice_for_a_single_operation() -> None:
+    """Mutation: rows of `keras:op` advise `runner parity`, which trains models."""
+    work = same_work([], of_settings(workload="keras:op", params={"op": "sum"}, phase="predict"))
+    assert work.status is WorkStatus.NOT_CHECKED
+    assert work.remarks == ("outputs are compared with those of model(x) on the same backend, not between backends",)
+
+
 def external_command() -> Row:
     task = TaskRun("train", ["./train"], "speed", [Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER)])
     (found,) = table([make_record(None, settings=make_settings(workload="task train"), task=task)])

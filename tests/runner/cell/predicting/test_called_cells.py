@@ -187,3 +187,33 @@ def test_a_step_of_the_models_own_shows_as_other_outputs(cell: CellOf, backend: 
         assert record.resolved is not None
         deviations[call] = record.resolved.outputs_deviation
     assert deviations == {ON_BATCH: pytest.approx(1.0), COMPILED: pytest.approx(0.0, abs=1e-6)}
+
+
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
+def test_an_operation_of_other_rows_than_its_batch_is_measured(cell: CellOf, backend: str) -> None:
+    """Mutation: the rows of the outputs of single operations are counted as samples."""
+    part = {"workload": "keras:op", "params": {"op": "sum", "input": f"{BATCH}x16", "axis": 0}}
+    record = measured(cell(**part, backend=backend, call=DIRECT))
+    assert record.resolved is not None
+    assert (record.resolved.samples, record.resolved.outputs_deviation) == (BATCH, 0.0)
+
+
+@pytest.mark.one_backend("torch")
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
+def test_a_layer_that_its_arguments_do_not_fit_is_unsupported_with_the_reason(cell: CellOf, backend: str) -> None:
+    part = {"workload": "keras:layer", "params": {"layer": "Conv2D", "input": f"{BATCH}x16", "filters": 2}}
+    record = cell(**part, backend=backend, call=DIRECT)
+    assert record.status is Status.UNSUPPORTED
+    assert "layer Conv2D: cannot be called with input 8x16, filters=2: TypeError" in (record.reason or "")
+
+
+@pytest.mark.parametrize("backend", ["jax"])
+def test_an_operation_that_is_not_compiled_is_unsupported_with_every_call(cell: CellOf, backend: str) -> None:
+    """JAX cannot compile an operation whose outputs have shapes that follow from values.
+
+    Mutation: only `call: jit` is refused so.
+    """
+    part = {"workload": "keras:op", "params": {"op": "unique", "input": f"{BATCH}x16"}}
+    record = cell(**part, backend=backend, call=ON_BATCH)
+    assert record.status is Status.UNSUPPORTED
+    assert "call: predict_on_batch: jax cannot compile the model's forward pass" in (record.reason or "")
