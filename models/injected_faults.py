@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.models.workload import UnsupportedWorkload
 from keras_matrix.records.injected_faults import parse, scattered_share
-from keras_matrix.records.settings import KERAS_CALLS, ON_BATCH, Settings
+from keras_matrix.records.settings import BACKWARD, KERAS_CALLS, NATIVE, ON_BATCH, Settings
 
 if TYPE_CHECKING:
     from keras_matrix.models.workload import Built
@@ -49,9 +49,11 @@ def plant(workload: Built, fault: str, circumstances: Circumstances) -> Built:
 
 def _slower(workload: Built, share: float, circumstances: Circumstances) -> Built:
     graph = _graph(workload)
+    if circumstances.settings.call == NATIVE:
+        raise UnsupportedWorkload(f"slower, variance: call: {NATIVE} runs no layer of Keras; set another call")
     if not getattr(graph, "inputs", None):
         raise UnsupportedWorkload("slower, variance: only a model that is a graph of layers can be given another layer")
-    passes = TRAINING_PER_FORWARD if circumstances.settings.phase == "fit" else 1
+    passes = TRAINING_PER_FORWARD if circumstances.settings.phase in BACKWARD else 1
     step_flops = passes * circumstances.settings.batch_size * _forward_flops(workload)
     products = max(1, round(share * step_flops / (2 * SIDE**3)))
     return replace(workload, model=_burdened(workload.model, graph, products))

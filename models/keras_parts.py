@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_matrix.models.workload import Built, Request, Scalar, UnsupportedWorkload, near_name
+from keras_matrix.records.host.system import says_out_of_memory
 from keras_matrix.records.parts import INPUT, KIND_OF_PART, array_specs
 
 SIZES = re.compile(r"-?\d+(x-?\d+)+")
@@ -28,6 +29,7 @@ SHAPES = (
     *("64x256", "16x64x128", "8x32x32x16", "2x8x16x16x8", "64x64", "2x4x8x8x8x4", "4096", "4x64x64", "4x64x64x3"),
     *("64x256:int32", "64:int32", "64x256:bool", "8x32x32x3", "4x16000"),
 )
+IMAGES = ("8x32x32x3", "8x32x32x16")  # a batch: Keras takes three sizes as one image
 # Arguments without a default, by their names, each with values to try.
 ARGUMENTS: Mapping[str, tuple[Scalar, ...]] = {
     **{"units": (64,), "filters": (32,), "kernel_size": (3,), "pool_size": (2,), "rate": (0.5,), "factor": (0.5,)},
@@ -57,6 +59,8 @@ HINTS: Mapping[str, tuple[str, Mapping[str, Scalar]]] = {
     "layer:CategoryEncoding": ("64x8:int32", {"num_tokens": 8}),
     "layer:LSTM": ("16x64x128", {"units": 64}),
     "layer:Resizing": ("4x64x64x3", {"height": 32, "width": 32}),
+    "layer:MelSpectrogram": ("4x16000", {}),
+    "layer:STFTSpectrogram": ("4x16000x1", {}),
     "op:batch_normalization": ("64x64, 64, 64", {"axis": -1}),
     "op:broadcast_to": ("64x256", {"shape": "8x64x256"}),
     "op:conv": ("3x64x64x32, 3x3x32x32", {}),
@@ -64,6 +68,9 @@ HINTS: Mapping[str, tuple[str, Mapping[str, Scalar]]] = {
     "op:depthwise_conv": ("3x64x64x32, 3x3x32x1", {}),
     "op:separable_conv": ("1x64x64x32, 1x1x32x1, 1x1x32x32", {}),
     "op:cross": ("64x256x3, 64x256x3", {}),
+    "op:diagflat": ("1024", {}),
+    "op:kron": ("32x32, 32x32", {}),
+    "op:outer": ("1024, 1024", {}),
     "op:digitize": ("64x256, 64", {}),
     "op:dot_product_attention": ("8x64x4x32, 8x64x4x32, 8x64x4x32", {}),
     "op:einsum": ("8x64x128, 8x128x64", {"subscripts": "bij,bjk->bik"}),
@@ -106,6 +113,11 @@ HINTS: Mapping[str, tuple[str, Mapping[str, Scalar]]] = {
 # Operations whose first argument is several arrays; of complex numbers the real and the imaginary part.
 OF_LISTS = ("concatenate", "dstack", "hstack", "stack", "vstack", "fft", "fft2", "ifft2", "irfft", "istft")
 # Operations that need a matrix which has an inverse, or a positive definite one.
+FROM_ONE = ("arccosh",)  # operations of numbers from 1
+SORTED = ("digitize", "searchsorted")
+# What returns memory as it finds it has no outputs that could be compared.
+UNDEFINED = ("empty", "empty_like")
+MOST_OUTPUTS = 1 << 24  # numbers of an output, of what is tried
 OF_MATRICES = ("cholesky", "cholesky_inverse", "det", "eigh", "inv", "logdet", "slogdet", "solve", "solve_triangular")
 MOST_INTEGER = 8
 REASON_CHARACTERS = 160
@@ -138,15 +150,17 @@ def built_part(kind: str, name: str, shapes: str, arguments: Mapping[str, Scalar
         raise ValueError(f"{INPUT}: the inputs must have the same first size. Received: {shapes!r}")
     rows = specs[0].sizes[0]
     function = part_named(kind, name)
-    x = arrays_of(specs, seed, is_dominant=name in OF_MATRICES)
+    x = arrays_of(specs, seed, name)
     try:
         model = part_model(kind, name, bound(kind, name, function, arguments), len(specs))
         outputs = model(x)
+    except MemoryError:
+        raise
     except Exception as error:
-        text = _reason(error)
-        raise UnsupportedWorkload(
-            f"{kind} {name}: cannot be called with {_words(shapes, arguments)}: {text}"
-        ) from error
+        if says_out_of_memory(str(error)):
+            raise
+        text = f"{kind} {name}: cannot be called with {_words(shapes, arguments)}: {_reason(error)}"
+        raise UnsupportedWorkload(text) from error
     _check_outputs(f"{kind} {name}", outputs)
     model.compile(loss="mse")
 
@@ -240,13 +254,19 @@ def part_model(kind: str, name: str, function: Any, inputs: int) -> Any:
             if is_single or takes_list:
                 return self.part(inputs)
             arrays = inputs if isinstance(inputs, list | tuple) else [inputs] * len(_required(self.part.call))
+            if hasattr(self.part, "state_size"):  # the cell of a recurrent layer takes a list of its states
+                first, *states = arrays
+                return self.part(first, states * len(keras.tree.flatten(self.part.state_size)))
             return self.part(*arrays)
 
     return Part()
 
 
-def arrays_of(specs: Sequence[Any], seed: int, *, is_dominant: bool) -> Any:
-    """Return arrays of these shapes: floats of 0.05 to 1, whole numbers of 0 to 7, or booleans; of several a list."""
+def arrays_of(specs: Sequence[Any], seed: int, name: str) -> Any:
+    """Return arrays of these shapes: floats of 0.05 to 1, whole numbers of 0 to 7, or booleans; of several a list.
+
+    `name` is that of the part: some operations need matrices with an inverse, numbers from 1, or sorted ones.
+    """
     import keras
     import numpy as np
 
@@ -255,8 +275,9 @@ def arrays_of(specs: Sequence[Any], seed: int, *, is_dominant: bool) -> Any:
     for spec in specs:
         if spec.dtype == "float":
             array = random.uniform(0.05, 1.0, spec.sizes).astype(keras.config.floatx())
-            if is_dominant and len(spec.sizes) > 1 and spec.sizes[-1] == spec.sizes[-2]:
-                array += np.eye(spec.sizes[-1], dtype=array.dtype) * spec.sizes[-1]
+            if name in OF_MATRICES and len(spec.sizes) > 1 and spec.sizes[-1] == spec.sizes[-2]:
+                array = array / spec.sizes[-1] + np.eye(spec.sizes[-1], dtype=array.dtype)  # with a small determinant
+            array = array + 1 if name in FROM_ONE else np.sort(array) if name in SORTED else array
         else:
             array = random.integers(0, 2 if spec.dtype == "bool" else MOST_INTEGER, spec.sizes).astype(spec.dtype)
         arrays.append(array)
@@ -271,10 +292,10 @@ def catalogue(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def tried(kind: str, name: str, item: Any) -> dict[str, Any]:
     """Return the first input and arguments with which a part can be called, else the reason of the first try."""
-    problem = ""
+    problem = f"{kind} {name}: returns memory as it finds it" if name in UNDEFINED else ""
     for shapes, arguments in _candidates(kind, name, item):
         try:
-            built_part(kind, name, shapes, arguments)
+            _check_tried(f"{kind} {name}", built_part(kind, name, shapes, arguments))
         except (UnsupportedWorkload, ValueError) as error:
             problem = problem or str(error)
         else:
@@ -285,6 +306,8 @@ def tried(kind: str, name: str, item: Any) -> dict[str, Any]:
 
 def _candidates(kind: str, name: str, item: Any) -> Iterator[tuple[str, dict[str, Scalar]]]:
     """Yield inputs and arguments to try."""
+    if name in UNDEFINED:
+        return
     if hint := HINTS.get(f"{kind}:{name}"):
         yield hint[0], dict(hint[1])
         return
@@ -292,9 +315,10 @@ def _candidates(kind: str, name: str, item: Any) -> Iterator[tuple[str, dict[str
     arrays = 1 if kind == "layer" else len([key for key in required if key not in ARGUMENTS])
     if kind == "layer" and any(key not in ARGUMENTS for key in required):
         return
-    counts = (1, 2) if kind == "layer" or name in OF_LISTS or not arrays else (arrays,)
+    counts = (2,) if name in OF_LISTS else (1, 2) if kind == "layer" or not arrays else (arrays,)
+    is_of_images = name.startswith("image.") or (kind == "layer" and "image" in item.__module__)
     for count in counts:
-        for shapes in SHAPES:
+        for shapes in IMAGES if is_of_images else SHAPES:
             for choice in range(2):
                 chosen = {
                     key: ARGUMENTS[key][min(choice, len(ARGUMENTS[key]) - 1)] for key in required if key in ARGUMENTS
@@ -324,14 +348,27 @@ def _check_outputs(name: str, outputs: Any) -> None:
         raise UnsupportedWorkload(f"{name}: must return arrays to be measured, returned {kinds}")
 
 
+def _check_tried(name: str, built: Built) -> None:
+    """Raise `UnsupportedWorkload` unless the outputs could be compared: finite, and not too many."""
+    import keras
+    import numpy as np
+
+    inputs = built.samples(built.available_samples or 1, 0)[0]
+    outputs = [keras.ops.convert_to_numpy(array) for array in keras.tree.flatten(built.model(inputs))]
+    if (count := max(array.size for array in outputs)) > MOST_OUTPUTS:
+        raise UnsupportedWorkload(f"{name}: returns {count} numbers")
+    if not all(np.isfinite(array).all() for array in outputs if array.dtype.kind in "fc"):
+        raise UnsupportedWorkload(f"{name}: returns numbers that are not finite")
+
+
 def _words(shapes: str, arguments: Mapping[str, Scalar]) -> str:
     return ", ".join([f"input {shapes}", *(f"{key}={value}" for key, value in arguments.items())])
 
 
 def _reason(error: Exception) -> str:
-    """Return an error as one line: the last line of Keras's text that says more than where it was raised."""
+    """Return an error as one line: the first line of Keras's text that says more than where it was raised."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines() if line.strip()]
     first = next(
         (line for line in lines if not line.startswith(("Exception encountered", "Arguments received", "•"))), ""
     )
-    return f"{type(error).__name__}: {first}"[:REASON_CHARACTERS]
+    return f"{type(error).__name__}{': ' if first else ''}{first}"[:REASON_CHARACTERS]

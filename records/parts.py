@@ -47,7 +47,7 @@ def input_problem(text: str) -> str | None:
         return f"{rule}; several inputs joined by commas, got {text!r}"
     firsts = {match[1].partition("x")[0] for match in matches if match}
     if len(firsts) > 1:
-        return f"must have the same first size, the batch, in all inputs, got {text!r}"
+        return f"must have the same first size, the batch, in all inputs, as in 8x32x128, 8x128x64, got {text!r}"
     numbers = [1] * len(matches)
     for index, match in enumerate(matches):
         for size in map(int, match[1].split("x")) if match else ():

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # By phase: the figure that covers most of the computation of a step or a call.
 SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss"), "generate": ("float64", "loss")}
+SHOWN |= {"gradient": ("float64", "gradient")}
 # With a backend that does not train: its only figure, in the one precision that it computes in.
 SHOWN_OUTPUTS = ("float32", "outputs")
 

@@ -1,8 +1,9 @@
 """Counts of base against new: what a step calls, compiles and holds, where time is too noisy to say. Pure.
 
 A count of events is certain where all processes of a side agree, and both sides have at least two. Then a difference of
-one call is a difference of the code. Where processes of one side differ, the count is not deterministic, and no
-difference is claimed.
+one call is one of the code, up to a count that takes either of two values by chance: with three processes of each side
+both agree, and differ, once in 32 comparisons. Where processes of one side differ, the count is not deterministic, and
+no difference is claimed.
 
 Memory and instructions are amounts, which no two processes repeat to the last byte: they are equal within a tolerance,
 or about so many times as large, and never certain.

@@ -1,6 +1,6 @@
 """A comparison of base and new: for each cell the figures of both sides, their ratio, and what would decide it. Pure.
 
-Terminal, Markdown, JSON document and page render it.
+Terminal and Markdown render all of it; the JSON document has the cells, and the page a line for each of them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class ComparisonView:
 
     @property
     def calls(self) -> list[str]:
-        """How the models of `by_call` are called: native code first, which the others are measured against."""
+        """How the models of `by_call` are called: native code first, then as Keras calls them."""
         made = {call for row in self.by_call for call in row.changes}
         return sorted(made, key=lambda call: (call != NATIVE, CALLS.index(call)))
 

@@ -162,13 +162,16 @@ def called(model: Any, workload: str, compiled: Compiled, training: bool) -> Nat
         with tf.GradientTape() as tape:
             logits = network(variables, x)
             loss = _loss_of(logits, y)
-        return loss, [tf.convert_to_tensor(one) for one in tape.gradient(loss, variables)], logits
+        return loss, tape.gradient(loss, variables), logits  # of rows of a table as Keras's: rows alone
 
     def program(function: Callable[..., Any]) -> Callable[..., Any]:
         compiles: Callable[..., Any] = tf.function(function, jit_compile=compiled.jit)
         return function if compiled.eager else compiles
 
-    return Native(program(outputs), program(step), lambda values: [value.numpy() for value in values])
+    def in_keras(values: Sequence[Any]) -> list[Any]:
+        return [tf.convert_to_tensor(value).numpy() for value in values]
+
+    return Native(program(outputs), program(step), in_keras)
 
 
 def _zeros(variables: Sequence[Any]) -> list[Any]:

@@ -86,6 +86,7 @@ class Exported:
     """What an exported model's process leaves to that of its runtime: its job, a result without figures, and its files.
 
     `file` is the path of the model, `structure` that of a call's inputs, as JSON with the number of an array for each.
+    `has_tf32` is whether the GPU has TF32 at all.
     """
 
     job: Job
@@ -96,6 +97,7 @@ class Exported:
     output_count: int
     size_bytes: int
     export_time_s: float
+    has_tf32: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +471,7 @@ def measure_exported(job: Job) -> CellResult:
         result,
         device=_device(loaded, runtime, exported.result.device),
         times=with_start(times, import_time_s, result.times.build_time_s or 0.0, CompileEvents()),
-        resolved=_resolved(begun, calls, loaded),
+        resolved=_resolved(begun, calls, loaded, has_tf32=exported.has_tf32),
         memory=used_memory(measured.context.allocated),
         versions=result.versions | {runtime.package: metadata.version(distribution(runtime))},
         work=measured.work(result.work),
@@ -484,9 +486,9 @@ def measure_exported(job: Job) -> CellResult:
     return _with_outputs(job, measured, result)
 
 
-def _resolved(exporters: Resolved, calls: int, loaded: Loaded) -> Resolved:
+def _resolved(exporters: Resolved, calls: int, loaded: Loaded, *, has_tf32: bool) -> Resolved:
     """Return the resolved settings of the process that exported the model, with what the runtime decides."""
-    answers: dict[str, Any] = {} if loaded.tf32 is None else dict.fromkeys(TF32_FIELDS, loaded.tf32)
+    answers: dict[str, Any] = {} if loaded.tf32 is None else dict.fromkeys(TF32_FIELDS, loaded.tf32 and has_tf32)
     return replace(exporters, steps_per_epoch=calls, intra_op_threads=loaded.threads, **answers)
 
 

@@ -36,6 +36,7 @@ from keras_matrix.runner.cell.job import Job, reason_line, result_of, write_resu
 from keras_matrix.runner.cell.predicting import WAYS
 from keras_matrix.runner.cell.work import work_done
 
+FIRST_WITH_TF32 = (8, 0)  # compute capability
 # By the values of `call`: Keras's name of the format, and the file in the artefact's folder.
 FORMATS = {
     SAVED_MODEL: ("tf_saved_model", ""),
@@ -83,6 +84,7 @@ def export(job: Job, workload: Built, adapter: BackendAdapter, result: CellResul
         len(expected),
         sum(path.stat().st_size for path in job.artefact_dir.rglob("*") if path.is_file()),
         export_time_s,
+        (adapter.compute_capability() or (0, 0)) >= FIRST_WITH_TF32,
     )
     files.replace(job.exported_path, dumps(exported))
 

@@ -329,6 +329,8 @@ def check_trains(model: Any, phase: str, overridden: list[str]) -> None:
         raise Unsupported(
             "phase: gradient: the model has a train_step of its own, whose gradients are not known; set phase: fit"
         )
+    if phase == GRADIENT and model.built and not model.trainable_weights:
+        raise ValueError("phase: gradient: the model has no trainable weight, and so no gradient; set phase: predict")
     if phase == GRADIENT and not model.compiled:
         raise ValueError("phase: gradient: the model is not compiled, so that it has no loss; compile it with one")
     if phase == FIT and model.optimizer is None and not overridden:

@@ -109,15 +109,8 @@ def twin_of(model: Any, settings: Settings, training: bool) -> Native:
 
 
 def _by_twin(model: Any, adapter: BackendAdapter, settings: Settings, ended: Ended = on_host) -> Calling:
-    forward: Calling | None = None
-
-    def call(inputs: Any) -> Any:
-        nonlocal forward
-        if forward is None:
-            forward = twin_of(model, settings, training=False).forward
-        return ended(adapter, forward(inputs))
-
-    return call
+    forward = twin_of(model, settings, training=False).forward
+    return lambda inputs: ended(adapter, forward(inputs))
 
 
 WAYS: Mapping[str, Callable[..., Calling]] = {
@@ -249,24 +242,23 @@ class Gradients(Predicting):
 
     def _way(self) -> Calling:
         """Return the call: from inputs, targets and weights of samples to the outputs, once all is computed."""
-        adapter, step = self._adapter, None
+        adapter, call = self._adapter, self._job.settings.call
+        twin = twin_of(self.model, self._job.settings, training=True) if call == NATIVE else None
+        self._timed: Callable[..., Any] | None = None if twin is None else _of_twin(twin)
 
-        def call(parts: tuple[Any, Any, Any]) -> Any:
-            nonlocal step
-            if step is None:
-                step = self._step(self._job.settings.call, training=True)
-            loss, gradients, outputs = step(*parts)
+        def run(parts: tuple[Any, Any, Any]) -> Any:
+            if self._timed is None:
+                self.model._symbolic_build(data_batch=parts)  # as `fit` does: the losses, whose means are variables
+                self._timed = self._step(call, training=True)
+            loss, gradients, outputs = self._timed(*parts)
             adapter.wait((gradients, outputs))
             adapter.to_host(loss)
             return outputs
 
-        return call
+        return run
 
     def _step(self, call: str, training: bool) -> Callable[..., Any]:
-        """Return what computes loss, gradients and outputs in one of several ways, with or without dropout."""
-        if call == NATIVE:
-            twin = twin_of(self.model, self._job.settings, training)
-            return lambda x, y, weights: twin.gradients(x, y)
+        """Return what computes loss, gradients and outputs by Keras, compiled or not, with or without dropout."""
         arguments = {"training": training} if self.model._call_has_training_arg else {}
         return self._adapter.gradients(self.model, arguments, call == COMPILED)
 
@@ -278,14 +270,20 @@ class Gradients(Predicting):
         return True
 
     def _deviation(self, batch: Batch) -> tuple[float | None, str | None]:
-        """Return how far loss and gradients are from those of calls that are not compiled, both without dropout."""
+        """Return how far loss and gradients are from those that are not compiled.
+
+        Of a model that draws random numbers, such as a dropout's, both are computed without them.
+        """
         parts, call = self._given(batch), self._job.settings.call
-        expected = self._in_keras(self._step(DIRECT, training=False)(*parts))
-        if call != NATIVE:
-            return deviation_of(self._in_keras(self._step(call, training=False)(*parts)), expected)
-        twin = twin_of(self.model, self._job.settings, training=False)
-        loss, gradients, _ = twin.gradients(*parts[:2])
-        return deviation_of(_as_one(self._adapter.to_host(loss), twin.in_keras(gradients)), expected)
+        self.model._symbolic_build(data_batch=parts)
+        is_random = any(variable.name == "seed_generator_state" for variable in self.model.non_trainable_variables)
+        expected = self._in_keras(self._step(DIRECT, training=not is_random)(*parts))
+        if call == NATIVE:
+            twin = twin_of(self.model, self._job.settings, training=not is_random)
+            loss, gradients, _ = twin.gradients(*parts[:2])
+            return deviation_of(_as_one(self._adapter.to_host(loss), twin.in_keras(gradients)), expected)
+        timed = self._step(call, training=False) if is_random or self._timed is None else self._timed
+        return deviation_of(self._in_keras(timed(*parts)), expected)
 
     def _in_keras(self, found: tuple[Any, Any, Any]) -> list[Any]:
         """Return the loss and the gradients in NumPy; those of rows of a table as of the table."""
@@ -294,6 +292,10 @@ class Gradients(Predicting):
             for array in (found[0], *(gradient for gradient in found[1] if gradient is not None))
         )
         return _as_one(loss, gradients)
+
+
+def _of_twin(twin: Native) -> Callable[..., Any]:
+    return lambda x, y, weights: twin.gradients(x, y)
 
 
 def _as_one(loss: Any, gradients: Sequence[Any]) -> list[Any]:

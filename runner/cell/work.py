@@ -50,7 +50,7 @@ _to_numpy = keras.ops.convert_to_numpy
 # Keras's methods of a model that decide what is trained or predicted.
 _PHASE_METHODS = {
     "fit": ("fit", "train_step", "make_train_function", "_train_step", "train_function"),
-    GRADIENT: ("train_step",),
+    GRADIENT: ("train_step", "make_train_function", "_train_step", "train_function"),
     "predict": ("predict_on_batch", "predict_step", "make_predict_function", "predict_function"),
 }
 _KERAS_METHODS = {name: getattr(keras.Model, name, None) for names in _PHASE_METHODS.values() for name in names}

@@ -45,7 +45,7 @@ TRAINING_ONLY = ("gradient_accumulation_steps", "remat")  # beyond their default
 NO_TRAINING = {
     PREDICT: "which has no gradients",
     GENERATE: "which has no gradients",
-    GRADIENT: "which changes no weight",
+    GRADIENT: "which updates no weight",
 }
 # What another implementation than Keras's does, in the phase of the workload's twin.
 NATIVE_ONLY: dict[str, Scalar] = {

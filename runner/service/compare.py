@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,7 +58,8 @@ from keras_matrix.runner.service.stored import newest_runs, write_report
 
 BASE, NEW = "base", "new"
 COUNTS = "counts.json"
-COUNTING_PROCESSES = 2  # of each side, which shows whether a count is deterministic
+# Of each side, in turns: a count that takes one of two values by chance is equal in all of them once in 32 sessions.
+COUNTING_PROCESSES = 3
 COUNTED_CALLS = 2  # of the backend in an epoch between the first step and those that are counted
 COUNTING_SLOWDOWN = 4.0  # allowed to a process that is watched
 ENVIRONMENT_FLAGS = "--base, --new, --base-env, --new-env"
@@ -135,7 +137,9 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
         compared = with_null(
             compared, versus(base_records, null.load()[0], replace(rule, looks=looks_of(base.about())))
         )
-    counts, count_notes = _compared_counts(base, new)
+    compared_settings = {one.cell_id: one.either.settings for one in compared.comparisons}
+    names = {cell_id: f"{settings.workload} on {settings.backend}" for cell_id, settings in compared_settings.items()}
+    counts, count_notes = _compared_counts(base, new, names)
     run_ids, notes = (base.run_id, new.run_id), [*notes, *count_notes]
     return replace(compared, runs=run_ids, notes=tuple(notes), incomplete=is_incomplete, counts=counts)
 
@@ -219,34 +223,59 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     about = request.choice.about(matrix.left_out)
     experiment = Experiment(cells, about, arms, request.budget_of(matrix), rule)
     session = measured(request, with_found_values(request, experiment, sides.display), sides.display)
-    if sides.counts:
-        sides.display.say(f"counting calls and programs, in {COUNTING_PROCESSES} further processes of each side")
-        for name in (BASE, NEW):
-            _count(request, session.runs[name], arms[name], cells)
     for run in session.runs.values():
         write_report(run)
+    if sides.counts:
+        _count(sides, session.runs, arms, cells)
     return session.runs[BASE], session.runs[NEW]
 
 
-def _count(request: RunRequest, run: Run, arm: ArmRequest, cells: Sequence[Cell]) -> None:
-    """Count what the cells of an arm do in a step, in processes of their own, and store the counts with its run."""
-    roots = import_roots(request.choice.matrix.resolve().parent)
-    with writing(request.results):
-        executor = request.seams.executor or executor_of(request, run, arm)
-        counts = {cell.cell_id: CellCounts(problem=_uncounted(cell, executor)) for cell in cells}
-        countable = [cell for cell in cells if counts[cell.cell_id].problem is None]
-        try:
-            for number in range(1, COUNTING_PROCESSES + 1 if countable else 1):
-                executor.begin_block([cell.settings for cell in countable])  # another hash seed and memory layout
-                executor.await_block()
-                for cell in countable:
-                    if counts[cell.cell_id].problem is None:
-                        job = _counting_job(request, run, (cell, arm.fault, number))
-                        job = replace(job, import_roots=moved_roots(roots, arm) or [str(root) for root in roots])
-                        counts[cell.cell_id] = _counted(executor, job, counts[cell.cell_id], cell.timeout_s)
-        finally:
-            executor.close()
-        run.store_object(COUNTS, to_json(RunCounts(cells=counts)))
+def _count(sides: Sides, runs: Mapping[str, Run], arms: Mapping[str, ArmRequest], cells: Sequence[Cell]) -> None:
+    """Count what the cells of both sides do in a step, in processes of their own, and store the counts with the runs.
+
+    The sides take turns, as in a session.
+    """
+    request = sides.request
+    with writing(request.results), ExitStack() as opened:
+        counters = []
+        for name in (BASE, NEW):
+            executor = request.seams.executor or executor_of(request, runs[name], arms[name])
+            opened.callback(executor.close)
+            counters.append(_Counter(request, runs[name], arms[name], executor, cells))
+        for number in range(1, COUNTING_PROCESSES + 1):
+            sides.display.say(f"counting calls and programs: process {number} of {COUNTING_PROCESSES} of each side")
+            for counter in counters:
+                counter.count(number)
+        for counter in counters:
+            counter.run.store_object(COUNTS, to_json(RunCounts(cells=counter.counts)))
+
+
+class _Counter:
+    """The counts of one side, by cell_id."""
+
+    def __init__(
+        self, request: RunRequest, run: Run, arm: ArmRequest, executor: Executor, cells: Sequence[Cell]
+    ) -> None:
+        self.run, self._request, self._arm, self._executor = run, request, arm, executor
+        self.counts = {cell.cell_id: CellCounts(problem=_uncounted(cell, executor)) for cell in cells}
+        self._cells = [cell for cell in cells if self.counts[cell.cell_id].problem is None]
+        roots = import_roots(request.choice.matrix.resolve().parent)
+        self._roots = moved_roots(roots, arm) or [str(root) for root in roots]
+
+    def count(self, number: int) -> None:
+        """Count each cell in a process with a hash seed and a memory layout of its own."""
+        left = [cell for cell in self._cells if self.counts[cell.cell_id].problem is None]
+        if not left:
+            return
+        self._executor.begin_block([cell.settings for cell in left])
+        self._executor.await_block()
+        for cell in left:
+            job = _counting_job(self._request, self.run, (cell, self._arm.fault, number))
+            job, before = replace(job, import_roots=self._roots), self.counts[cell.cell_id]
+            try:
+                self.counts[cell.cell_id] = _counted(self._executor, job, before, cell.timeout_s)
+            finally:
+                remove_tree(job.folder)
 
 
 def _uncounted(cell: Cell, executor: Executor) -> str | None:
@@ -287,23 +316,29 @@ def _counted(executor: Executor, job: Job, before: CellCounts, timeout_s: float)
     """Return the counts of a cell with those of one more process, or why it has none."""
     outcome = executor.start(job, timeout_s * COUNTING_SLOWDOWN).finish()
     result, refusal = read_result(job)
-    remove_tree(job.folder)
     if result is not None and result.counts is not None:
         return replace(before, processes=[*before.processes, result.counts])
     verdict = judge(job, outcome, result, refusal)
     return CellCounts(problem=f"{verdict.status}: {verdict.reason}")
 
 
-def _compared_counts(base: Run, new: Run) -> tuple[dict[str, tuple[CountChange, ...]], list[str]]:
-    """Return the stored counts of two runs as changes by cell, and remarks on those that are missing."""
-    counts = [stored_counts(run) for run in (base, new)]
+def _compared_counts(
+    base: Run, new: Run, names: Mapping[str, str]
+) -> tuple[dict[str, tuple[CountChange, ...]], list[str]]:
+    """Return the stored counts of two runs as changes by cell, and remarks on those that are missing.
+
+    `names` are those of the cells, by cell_id.
+    """
+    counts = {BASE: stored_counts(base), NEW: stored_counts(new)}
     changes, notes = {}, []
-    for cell_id in counts[0].keys() & counts[1].keys():
-        sides = (counts[0][cell_id], counts[1][cell_id])
+    if without := [name for name, cells in counts.items() if not cells and any(counts.values())]:
+        notes.append(f"no counts: {without[0]} has none, or those of another version; measure both with --counts")
+    for cell_id in sorted(counts[BASE].keys() & counts[NEW].keys(), key=lambda cell_id: names.get(cell_id, cell_id)):
+        sides = (counts[BASE][cell_id], counts[NEW][cell_id])
         changes[cell_id] = count_changes(*sides)
         problems = [f"{name}: {side.problem}" for name, side in zip((BASE, NEW), sides, strict=True) if side.problem]
         reason = "; ".join(problems) or uncomparable(*sides)
-        notes += [f"no counts of {cell_id}: {reason}"] if reason else []
+        notes += [f"no counts of {names.get(cell_id, cell_id)}: {reason}"] if reason else []
         missing = {process.no_instructions for side in sides for process in side.processes} - {None}
         notes += [f"no instructions were counted: {why}" for why in sorted(missing, key=str)]
     return changes, list(dict.fromkeys(notes))

@@ -8,12 +8,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 
-from keras_matrix.models.injected_faults import SIDE, TRAINING_PER_FORWARD
+from keras_matrix.models.injected_faults import SIDE, TRAINING_PER_FORWARD, Circumstances, plant
+from keras_matrix.models.workload import Built, UnsupportedWorkload
+from tests.conftest import make_settings
 
 SCRIPT = Path(__file__).with_name("plant_every_fault.py")
 PRODUCT = 2 * SIDE**3
+
+
+def test_native_code_cannot_be_slowed_by_a_layer_of_keras() -> None:
+    """Mutation: the fault is added to the Keras model, which the call does not run."""
+    settings = make_settings(phase="predict", call="native")
+    workload = Built(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), lambda count, seed: ())
+    with pytest.raises(UnsupportedWorkload, match="call: native runs no layer of Keras"):
+        plant(workload, "slower:0.5", Circumstances(settings, 0, lambda: 0.0))
 
 
 @pytest.mark.nightly(why="every fault is trained")

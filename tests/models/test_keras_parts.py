@@ -74,7 +74,7 @@ def test_a_layer_is_called_in_inference_and_can_train() -> None:
 
 def test_inputs_are_equal_for_equal_seeds_and_in_range() -> None:
     specs = keras_parts.array_specs("8x4, 8x4:int32, 8x4:bool")
-    first, second = (keras_parts.arrays_of(specs, 3, is_dominant=False) for _ in range(2))
+    first, second = (keras_parts.arrays_of(specs, 3, "sort") for _ in range(2))
     assert all((one == other).all() for one, other in zip(first, second, strict=True))
     assert [array.dtype.name for array in first] == ["float32", "int32", "bool"]
     assert first[0].min() >= 0.05
@@ -83,8 +83,25 @@ def test_inputs_are_equal_for_equal_seeds_and_in_range() -> None:
 
 
 def test_a_matrix_of_a_decomposition_has_an_inverse() -> None:
-    (matrix,) = [keras_parts.arrays_of(keras_parts.array_specs("16x16"), 0, is_dominant=True)]
+    (matrix,) = [keras_parts.arrays_of(keras_parts.array_specs("16x16"), 0, "inv")]
     assert np.linalg.cond(matrix) < 10
+
+
+def test_the_state_of_a_recurrent_cell_is_a_batch_of_states() -> None:
+    """Mutation: the cell gets the state's array where it expects a list: two rows of it are its states."""
+    outputs, states = built("layer", "LSTMCell", "4x3, 4x3", units=3).model([np.ones((4, 3), "float32")] * 2)
+    assert tuple(outputs.shape) == (4, 3)
+    assert [tuple(state.shape) for state in states] == [(4, 3), (4, 3)]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 64 GiB")])
+def test_a_part_that_finds_no_memory_is_not_unsupported(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def called(kind: str, name: str, function: Any, inputs: int) -> Any:
+        raise error
+
+    monkeypatch.setattr(keras_parts, "part_model", called)
+    with pytest.raises(type(error)):
+        built("op", "sort", "2x3")
 
 
 class TestRefusals:
@@ -127,6 +144,26 @@ def test_the_catalogue_has_every_public_part_of_its_version_of_keras(kind: str) 
     """Mutation: operations of `keras.ops.image` are left out."""
     assert keras.__version__ == PARTS["keras"], "write it anew: python ci/catalog.py --parts"
     assert list(PARTS[kind]) == sorted(keras_parts.without_aliases(keras_parts.names_of(kind)))
+
+
+def test_images_and_sounds_of_the_catalogue_are_batches_and_lists_have_several_arrays() -> None:
+    """Mutation: three sizes are tried first, which Keras takes as one image of many channels."""
+    of_images = {name: one for name, one in PARTS["op"].items() if name.startswith("image.") and "input" in one}
+    of_images |= {name: PARTS["layer"][name] for name in ("RandomFlip", "Resizing", "CenterCrop")}
+    assert len(of_images) > 5
+    assert {name for name, one in of_images.items() if len(one["input"].split(",")[0].split("x")) != 4} == set()
+    assert PARTS["layer"]["MelSpectrogram"]["input"] == "4x16000"
+    assert {len(PARTS["op"][name]["input"].split(",")) for name in ("concatenate", "stack", "hstack", "vstack")} == {2}
+
+
+@pytest.mark.parametrize("name", ["det", "arccosh", "searchsorted", "digitize", "outer"])
+def test_what_the_catalogue_calls_returns_finite_numbers(name: str) -> None:
+    entry = PARTS["op"][name]
+    model = built("op", name, entry["input"], **entry["params"])
+    (x,) = model.samples(model.available_samples, 0)
+    outputs = keras.ops.convert_to_numpy(model.model(x))
+    assert np.isfinite(outputs).all()
+    assert outputs.size <= keras_parts.MOST_OUTPUTS
 
 
 @pytest.mark.parametrize(("kind", "least"), [("layer", 110), ("op", 290)])

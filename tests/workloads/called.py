@@ -165,3 +165,21 @@ def own_training() -> tuple[Any, Any, Any]:
     model = _OwnTraining(inputs, keras.layers.Dense(1)(inputs))
     model.compile("sgd", "mse")
     return model, _values(FEATURES), _values(1)
+
+
+class _OwnLoss(keras.Model):
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:  # as before Keras 3.3
+        return super().compute_loss(x, y, y_pred, sample_weight) * 2
+
+
+def losses() -> tuple[Any, Any, Any]:
+    """A model with a loss of its own, the sum of two, which normalises its batch."""
+    inputs = keras.Input((FEATURES,))
+    hidden = keras.layers.BatchNormalization()(keras.layers.Dense(3)(inputs))
+    outputs = {
+        "first": keras.layers.Dense(1, name="first")(hidden),
+        "second": keras.layers.Dense(2, name="second")(hidden),
+    }
+    model = _OwnLoss(inputs, outputs)
+    model.compile("sgd", {"first": "mse", "second": "mae"})
+    return model, _values(FEATURES), {"first": _values(1), "second": _values(2)}

@@ -211,7 +211,9 @@ class BackendAdapter(Protocol):
         """Return what computes the loss and gradients of a model, with these arguments of its call.
 
         It takes inputs, targets and weights of samples, and returns the loss, the gradients of the trainable weights,
-        None for one that the loss does not depend on, and the outputs. Raises `Unsupported` if nothing trains here.
+        None for one that the loss does not depend on, and the outputs. The model's loss and metrics must be built.
+        As in Keras's `train_step` an optimizer may scale the loss of which these are the gradients. Raises
+        `Unsupported` if nothing trains here.
         """
         raise Unsupported("phase: gradient: this backend computes no gradients; set phase: predict")
 

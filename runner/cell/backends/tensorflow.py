@@ -205,8 +205,9 @@ class Adapter(BackendAdapter):
         def step(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
             with tf.GradientTape() as tape:
                 outputs = model(x, **arguments)
-                loss = model.compute_loss(x, y, outputs, sample_weight, training=training)
-            return loss, tape.gradient(loss, weights), outputs
+                loss = model._compute_loss(x, y, outputs, sample_weight, training=training)
+                scaled = model.optimizer.scale_loss(loss) if training and model.optimizer is not None else loss
+            return loss, tape.gradient(scaled, weights), outputs
 
         return cast(Callable[..., Any], tf.function(step, jit_compile=True)) if compiled else step
 

@@ -177,18 +177,14 @@ class Adapter(BackendAdapter):
 
         def forward(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
             outputs = model(x, **arguments)
-            return model.compute_loss(x, y, outputs, sample_weight, training=training), outputs
+            return model._compute_loss(x, y, outputs, sample_weight, training=training), outputs
 
-        program, is_built = (torch.compile(forward), False) if compiled else (forward, True)
+        program = torch.compile(forward) if compiled else forward
 
         def step(*batch: Any) -> tuple[Any, Any, Any]:
-            nonlocal is_built
-            tensors = [_tensors(part) for part in batch]
-            if not is_built:
-                forward(*tensors)  # Keras builds its loss at the first call, which the compiler cannot trace
-                is_built = True
-            loss, outputs = program(*tensors)
-            return loss.detach(), torch.autograd.grad(loss, weights, allow_unused=True), outputs
+            loss, outputs = program(*(_tensors(part) for part in batch))
+            scaled = model.optimizer.scale_loss(loss) if training and model.optimizer is not None else loss
+            return loss.detach(), torch.autograd.grad(scaled, weights, allow_unused=True), outputs
 
         model.train(training)
         return step

@@ -4,11 +4,13 @@ A process that counts is never timed: it runs the same work as a timed one, slow
 the first step, which traces and compiles, with the placing of its batches; and later steps, as the difference between
 a long and a short stretch, so that what a call of `fit` costs once is left out.
 
-Guarantee: calls made by the harness itself are not counted, nor those by which one thread waits for another; the
+Guarantee: functions of the harness itself are not counted, nor those by which one thread waits for another; the
 garbage collector does not run meanwhile, since its callbacks would make calls at moments that are not the program's.
-Limits: one thread is watched, the one that runs the steps. Of C code only its calls from Python are seen, not what it
-does; of memory only what Python's allocators give out, which excludes tensors. Under `sys.setprofile` the constructor
-of a type implemented in C is not a call, under `sys.monitoring` it is: counts of two methods cannot be compared.
+Limits: what the harness calls of Keras and NumPy between two steps counts, some tens of calls that are the same on both
+sides. One thread is watched, the one that runs the steps. Of C code only its calls from Python are seen, not what it
+does; of memory only what Python's allocators and NumPy give out, which excludes tensors. Under `sys.setprofile` the
+constructor of a type implemented in C is not a call, under `sys.monitoring` it is: counts of two methods cannot be
+compared.
 
 Sources: https://docs.python.org/3/library/sys.monitoring.html, man 2 perf_event_open.
 """
@@ -41,6 +43,7 @@ from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, Measu
 NOT_COUNTED = (f"{Path(__file__).parents[2]}/", threading.__file__)
 """Code of the harness, and of a wait for another thread: Keras's `fit` waits for that of its callbacks, or need not."""
 MONITORING, PROFILE = "sys.monitoring", "sys.setprofile"
+TOOL = "keras_matrix"
 WARM_CALLS, SHORT_CALLS, LONG_CALLS = 2, 1, 5  # of the backend
 TRIES = 3  # of which the median counts: what happens once, such as a cache that fills, is in one of them
 
@@ -56,7 +59,7 @@ class Calls(Protocol):
         """Count from now on, from 0."""
 
     def end(self) -> None:
-        """Stop counting."""
+        """Stop counting, if it has not stopped."""
 
 
 class ProfiledCalls:
@@ -100,7 +103,7 @@ class MonitoredCalls:
         """Count from now on, from 0."""
         self.python = self.c = 0
         monitoring, events = self._monitoring, self._monitoring.events
-        monitoring.use_tool_id(self._tool, "keras_matrix")
+        monitoring.use_tool_id(self._tool, TOOL)
         for event in (events.PY_START, events.PY_RESUME):
             monitoring.register_callback(self._tool, event, self._python_call)
         for event in (events.C_RETURN, events.C_RAISE):
@@ -110,8 +113,9 @@ class MonitoredCalls:
 
     def end(self) -> None:
         """Stop counting."""
-        self._monitoring.set_events(self._tool, 0)
-        self._monitoring.free_tool_id(self._tool)
+        if self._monitoring.get_tool(self._tool) == TOOL:
+            self._monitoring.set_events(self._tool, 0)
+            self._monitoring.free_tool_id(self._tool)
 
     def _python_call(self, code: CodeType, offset: int) -> Any:
         if threading.get_ident() == self._thread and not code.co_filename.startswith(NOT_COUNTED):
@@ -136,6 +140,7 @@ class InstructionCounter:
 
     read: Callable[[], int] | None
     problem: str | None = None
+    close: Callable[[], None] = lambda: None
 
 
 _NUMBER_OF_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
@@ -158,7 +163,9 @@ def instruction_counter(open_event: Callable[[bytes], int] | None = None) -> Ins
         elif error.errno in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV):
             text = "this machine has no counter of instructions, as many virtual ones"
         return InstructionCounter(None, f"perf_event_open: {text}")
-    return InstructionCounter(lambda: int.from_bytes(os.read(descriptor, 8), sys.byteorder))
+    return InstructionCounter(
+        lambda: int.from_bytes(os.read(descriptor, 8), sys.byteorder), close=lambda: os.close(descriptor)
+    )
 
 
 def _open_event(attributes: bytes) -> int:
@@ -266,6 +273,8 @@ def counted_steps(
         tracemalloc.stop()
         later = replace(later, instructions=_instructions(work, instructions))
     finally:
+        calls.end()
+        instructions.close()
         tracemalloc.stop()
         gc.enable()
     steps = (LONG_CALLS - SHORT_CALLS) * work.steps_a_call

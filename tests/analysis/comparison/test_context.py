@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from keras_matrix.analysis.comparison.context import RunContext, SameWork, WorkStatus, cell_caveats, same_work
+from keras_matrix.analysis.comparison.context import SHOWN, RunContext, SameWork, WorkStatus, cell_caveats, same_work
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.roofline import roofline
 from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityRecord
+from keras_matrix.records.settings import PHASES
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
 from tests.golden import Golden
@@ -186,3 +187,7 @@ def test_text_and_remarks_of_all_evidence(golden: Golden) -> None:
         "Keras's path of the FC network": RunContext((keras_path,), proofs=PROOFS).same_work(fc_row("fc_keras")),
     }
     check_messages(golden, "same_work.txt", {title: [work.text, *work.remarks] for title, work in found.items()})
+
+
+def test_every_phase_has_a_figure_that_shows_its_computation() -> None:
+    assert set(SHOWN) == set(PHASES)

@@ -19,6 +19,7 @@ from keras_matrix.runner.cell.checks.counting import (
     InstructionCounter,
     MonitoredCalls,
     ProfiledCalls,
+    calls_of_python,
     counted_steps,
     event_attributes,
     instruction_counter,
@@ -125,6 +126,25 @@ def test_nothing_remains_switched_on_or_off() -> None:
     with pytest.raises(Unsupported, match=r"a workload's own call of fit has no first step"):
         counted_steps(adapter, made(adapter, has_first_step=False), [], NO_INSTRUCTIONS)  # type: ignore[arg-type]
     assert (gc.isenabled(), tracemalloc.is_tracing(), sys.getprofile()) == (True, False, None)
+
+
+def test_nothing_remains_on_after_an_error_of_the_work() -> None:
+    """Mutations: calls go on being counted while the error is recorded; the counter of instructions stays open."""
+    adapter, closed = Adapter(), []
+    calls = calls_of_python()
+
+    def failing(context: Any) -> Any:
+        work = made(adapter)(context)
+        work.again = lambda stretch: 1 / 0
+        return work
+
+    counter = InstructionCounter(None, close=lambda: closed.append(True))
+    with pytest.raises(ZeroDivisionError):
+        counted_steps(adapter, failing, [], counter)  # type: ignore[arg-type]
+    assert (gc.isenabled(), tracemalloc.is_tracing(), sys.getprofile(), closed) == (True, False, None, [True])
+    calls.begin()
+    calls.end()
+    calls.end()
 
 
 def test_instructions_of_a_recorded_counter_are_those_of_a_step() -> None:

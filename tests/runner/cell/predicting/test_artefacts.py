@@ -390,15 +390,20 @@ def test_a_provider_that_is_missing_or_falls_back_is_unsupported(
         RUNTIMES[call].load(Path("model.onnx"), Options(2, True, True, [0, 1], "gpu"))
 
 
-def test_whether_products_lose_bits_is_that_of_the_runtime_on_a_gpu(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: the answer of the process that exported the model stays."""
+@pytest.mark.parametrize("has_tf32", [True, False])
+def test_whether_products_lose_bits_is_that_of_the_runtime_on_a_gpu(
+    job: Job, monkeypatch: pytest.MonkeyPatch, has_tf32: bool
+) -> None:
+    """Mutations: the answer of the process that exported the model stays; a GPU that has no TF32 uses it."""
+    exported = decode(Exported, loads(job.exported_path.read_bytes()), "exported")
+    files.replace(job.exported_path, dumps(replace(exported, has_tf32=has_tf32)))
     loaded = Loaded(lambda arrays: arrays, lambda arrays: [arrays[0] * 2], {}, 3, "gpu", tf32=True)
     use(monkeypatch, lambda batch: [batch], lambda file, options: loaded)
     result = measure_exported(job)
     assert result.device is not None
     assert result.resolved is not None
     assert (result.device.platform, result.device.name) == ("gpu", "GPU of numpy")
-    assert {getattr(result.resolved, name) for name in artefacts.TF32_FIELDS} == {True}
+    assert {getattr(result.resolved, name) for name in artefacts.TF32_FIELDS} == {has_tf32}
 
 
 def test_outputs_that_openvino_adds_are_not_the_models() -> None:

@@ -117,6 +117,19 @@ def test_gradients_are_timed_and_equal_those_that_are_not_compiled(
     assert record.work.changed_variables in (0, None), "no weight changes"
 
 
+@pytest.mark.one_backend("jax", "tensorflow")
+@pytest.mark.parametrize("call", [COMPILED, DIRECT])
+@pytest.mark.parametrize("backend", TRAINING_BACKENDS)
+def test_gradients_of_two_losses_and_of_an_own_one_are_those_that_were_timed(
+    cell: CellOf, backend: str, call: str
+) -> None:
+    """Mutations: the losses are built while the step is compiled, whose values leak; `compute_loss` gets `training`."""
+    record = measured(cell(**own("losses"), backend=backend, call=call, phase=GRADIENT, steps_per_epoch=3))
+    assert record.resolved is not None
+    assert record.resolved.outputs_problem is None
+    assert 0 <= (record.resolved.outputs_deviation or 0.0) <= LIMITS["float32"]
+
+
 def test_gradients_of_a_models_own_step_are_not_known(cell: CellOf) -> None:
     record = cell(**own("own_training"), backend="torch", call=DIRECT, phase=GRADIENT)
     assert record.status is Status.UNSUPPORTED
