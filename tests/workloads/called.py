@@ -167,7 +167,7 @@ def own_training() -> tuple[Any, Any, Any]:
     return model, _values(FEATURES), _values(1)
 
 
-class _OwnLoss(keras.Model):
+class OwnLoss(keras.Model):
     def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:  # as before Keras 3.3
         return super().compute_loss(x, y, y_pred, sample_weight) * 2
 
@@ -180,6 +180,6 @@ def losses() -> tuple[Any, Any, Any]:
         "first": keras.layers.Dense(1, name="first")(hidden),
         "second": keras.layers.Dense(2, name="second")(hidden),
     }
-    model = _OwnLoss(inputs, outputs)
+    model = OwnLoss(inputs, outputs)
     model.compile("sgd", {"first": "mse", "second": "mae"})
     return model, _values(FEATURES), {"first": _values(1), "second": _values(2)}
