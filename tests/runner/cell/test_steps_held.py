@@ -36,7 +36,8 @@ def batches_held(phase: str, steps_held: int, samples: int = 64) -> int:
     )
     samples_of = lambda count, seed: (np.ones((count, 1)), np.ones((count, 1)))  # noqa: E731
     built: Any = SimpleNamespace(model=model, samples=samples_of, pipeline=None)
-    kept: Any = SimpleNamespace(turns=None, stretch=lambda settings, steps: Stretch(steps, 2, 1), end=lambda: None)
+    turns = SimpleNamespace(first_step_ended=lambda: None)
+    kept: Any = SimpleNamespace(turns=turns, stretch=lambda settings, steps: Stretch(steps, 2, 1), end=lambda: None)
     job: Any = SimpleNamespace(settings=settings, steps=2, steps_held=steps_held, repeat=1)
     first: Any = [(np.ones((8, 1)), np.ones((8, 1)))]
     if phase == "fit":
