@@ -55,6 +55,12 @@ class Compiled:
     jit: bool
     eager: bool
 
+    @staticmethod
+    def of(model: Any) -> Compiled:
+        """Return how Keras compiles a step of the model."""
+        is_eager = bool(model.run_eagerly)
+        return Compiled(bool(model.jit_compile) and not is_eager, is_eager)
+
 
 class Native(NamedTuple):
     """A twin that is called and not trained, with a copy of the model's weights.

@@ -90,7 +90,7 @@ class StepTraining(Training):
 
     def _make(self) -> Rung:
         settings, model = self._job.settings, self.model
-        compiled = Compiled(bool(model.jit_compile) and not model.run_eagerly, bool(model.run_eagerly))
+        compiled = Compiled.of(model)
         makers = twins.load(settings.backend).rungs(model, settings.workload, compiled, settings.seed)
         rung: Rung = makers[settings.implementation]()
         return rung

@@ -100,7 +100,7 @@ def _compiled(model: Any, adapter: BackendAdapter, settings: Settings, ended: En
 
 def twin_of(model: Any, settings: Settings, training: bool) -> Native:
     """Return the model's twin in plain code of the framework, compiled where Keras compiles its step by itself."""
-    compiled = Compiled(bool(model.jit_compile) and not model.run_eagerly, bool(model.run_eagerly))
+    compiled = Compiled.of(model)
     try:
         twin: Native = twins.load(settings.backend).called(model, settings.workload, compiled, training)
     except UnsupportedWorkload as error:

@@ -258,7 +258,7 @@ class _Counter:
     ) -> None:
         self.run, self._request, self._arm, self._executor = run, request, arm, executor
         self.counts = {cell.cell_id: CellCounts(problem=_uncounted(cell, executor)) for cell in cells}
-        self._cells = [cell for cell in cells if self.counts[cell.cell_id].problem is None]
+        self._cells = cells
         roots = import_roots(request.choice.matrix.resolve().parent)
         self._roots = moved_roots(roots, arm) or [str(root) for root in roots]
 
