@@ -49,6 +49,7 @@ class Method(StrEnum):
 
     STUDENT = "t"
     BONETT = "bonett"
+    SIGN = "sign"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ def _functions() -> Any:
 
 
 _FUNCTIONS = _functions()
-bdtr, bdtrc, betaincinv, chdtri = _FUNCTIONS.bdtr, _FUNCTIONS.bdtrc, _FUNCTIONS.betaincinv, _FUNCTIONS.chdtri
+bdtr, bdtrc, chdtri = _FUNCTIONS.bdtr, _FUNCTIONS.bdtrc, _FUNCTIONS.chdtri
+betainc, betaincinv = _FUNCTIONS.betainc, _FUNCTIONS.betaincinv
 fdtrc, gammaincinv, nctdtrinc = _FUNCTIONS.fdtrc, _FUNCTIONS.gammaincinv, _FUNCTIONS.nctdtrinc
 ndtr, ndtri, stdtr, stdtrit = _FUNCTIONS.ndtr, _FUNCTIONS.ndtri, _FUNCTIONS.stdtr, _FUNCTIONS.stdtrit
