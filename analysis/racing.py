@@ -7,7 +7,7 @@ by which its leader is slower than the best, with the same probability.
 
 The estimand is the median over blocks of the log ratio of two candidates' mean step times. It equals the mean log ratio
 of `analysis.stats.blocks` if noise affects both candidates alike. It does not if one candidate alone is sometimes slow:
-then the race ranks typical processes. `Race.better_on_average` names the candidates that such a ranking is unfair to.
+then the race ranks typical processes. `Race.better_on_average` names those that the mean prefers.
 
 The method is one test for each candidate, "it is the best". If it is, each rival is faster in at most half of the
 blocks in which both were measured. For n blocks of which s go against it, `evidence` gives the likelihood of s against
@@ -132,47 +132,50 @@ def race(blocks: Sequence[Mapping[str, float]], rule: RaceRule) -> Race | None:
     A block maps each candidate that was measured in it to its mean time per step or sample (positive, of any unit). A
     candidate may be missing from some blocks: only blocks that have both candidates of a pair are used. Leave a
     candidate that failed out of all blocks, but not out of `rule.candidates`. Times of a candidate after its drop are
-    ignored.
+    ignored. More candidates than `rule.candidates` are a ValueError.
     """
-    tally = _Tally.of(blocks, rule)
-    if tally is None:
+    tally = Tally.of(sorted({name for block in blocks for name in block}), rule)
+    if not tally.names:
         return None
     dropped: list[Drop] = []
-    for number, block in enumerate(blocks, 1):
-        tally.add(block)
-        for index in tally.refuted():
-            tally.alive[index] = False
-            dropped.append(_drop(tally, index, blocks[:number]))
-    eligible = tally.deciders()
-    leader = tally.lowest(eligible or tally.left())
-    rivals = [tally.names[index] for index in tally.left() if index != leader]
-    standings = [_standing(tally, name, leader, blocks) for name in rivals]
-    excesses = [standing.leader_excess for standing in standings]
-    known_excesses = [excess for excess in excesses if excess is not None]
-    name = tally.names[leader]
+    for block in blocks:
+        tally.add([math.log(block[name]) if name in block else math.nan for name in tally.names])
+        dropped += [tally.drop(index) for index in tally.refuted()]
+    deciders = tally.deciders()
+    leader = tally.lowest(deciders or tally.left())
+    standings = [tally.standing(index, leader) for index in tally.left() if index != leader]
     return Race(
-        name,
-        tuple(sorted(standings, key=lambda standing: (standing.ratio is None, _centre(standing), standing.candidate))),
+        tally.names[leader],
+        tuple(sorted(standings, key=lambda standing: (*_place(standing.ratio), standing.candidate))),
         tuple(dropped),
         len(blocks),
-        bool(eligible),
-        max([0.0, *known_excesses]) if len(known_excesses) == len(excesses) else None,
-        tuple(_better_on_average(blocks, name, rule)),
+        bool(deciders),
+        leader_excess(standings),
+        tuple(tally.better_on_average(leader)),
     )
 
 
-def fewest_blocks(rule: RaceRule) -> tuple[int, int]:
-    """Return the fewest blocks after which a candidate can be dropped, and after which a tie of all can be decided.
+def leader_excess(standings: Sequence[Standing]) -> float | None:
+    """Return the most by which the leader of these candidates is slower than the best; None if one has no bound."""
+    excesses = [standing.leader_excess for standing in standings]
+    return None if None in excesses else max([0.0, *(excess for excess in excesses if excess is not None)])
 
-    The first is for a candidate that is slower than all others in each block, the second for candidates that are within
-    the tolerance of the leader in each block.
+
+def _place(ratio: Estimate | None) -> tuple[bool, float]:
+    return ratio is None, ratio.centre if ratio else 0.0
+
+
+def fewest_blocks(rule: RaceRule) -> tuple[int, int]:
+    """Return the blocks that can drop a candidate, and those that can decide a race, if all of them say the same.
+
+    The first is for a candidate that is slower than each rival in each block, the second for two candidates of the same
+    speed, or one that only the leader beats.
     """
-    rivals = max(1, rule.candidates - 1)
-    return _fewest_against(rule.threshold / rivals), _fewest_against(rule.threshold - (rivals - 1))
+    return _fewest_against(1 / rule.delta), _fewest_against(rule.threshold)
 
 
 def evidence(blocks: int, against: int) -> float:
-    """Return the evidence of `blocks` blocks, of which `against` go against a candidate, that a rival is faster.
+    """Return the evidence of `blocks` blocks, of which `against` go against a candidate, that its rival is faster.
 
     The likelihood of the count with chances p above one half, averaged over p with the weight of Beta(1/2, 1/2), divided
     by that with p = 1/2. It rises with `against`, and is 1 without blocks.
@@ -187,16 +190,28 @@ def _evidences(blocks: int) -> Matrix:
 
     from keras_matrix.analysis.stats.special import betainc
 
+    counts = range(blocks + 1)
     logs = [
         (blocks + 1) * math.log(2)
         + math.lgamma(against + 0.5)
         + math.lgamma(blocks - against + 0.5)
         - math.lgamma(blocks + 1)
         - math.log(math.pi)
-        for against in range(blocks + 1)
+        for against in counts
     ]
-    above_half = [float(betainc(blocks - against + 0.5, against + 0.5, 0.5)) for against in range(blocks + 1)]
+    above_half = [float(betainc(blocks - against + 0.5, against + 0.5, 0.5)) for against in counts]
     return np.array([math.exp(min(log, MOST_LOG_EVIDENCE)) * share for log, share in zip(logs, above_half, strict=True)])
+
+
+@lru_cache(maxsize=MOST_BLOCKS)
+def _evidence_table(most_blocks: int) -> Matrix:
+    """Return the evidence by the number of blocks, up to `most_blocks`, and the number of those against a candidate."""
+    import numpy as np
+
+    table = np.zeros((most_blocks + 1,) * 2)
+    for blocks in range(most_blocks + 1):
+        table[blocks, : blocks + 1] = _evidences(blocks)
+    return table
 
 
 def _fewest_against(least_evidence: float) -> int:
@@ -207,86 +222,90 @@ def _least_count(blocks: int, least_evidence: float) -> int | None:
     """Return the smallest number of blocks against a candidate that has this evidence; None if all have less."""
     import numpy as np
 
-    count = int(np.searchsorted(_evidences(blocks), least_evidence))
-    return count if count <= blocks else None
+    count = max(1, int(np.searchsorted(_evidences(blocks), least_evidence)))
+    return count if MIN_BLOCKS <= blocks and count <= blocks else None
 
 
 @dataclass(slots=True)
-class _Tally:
-    """The counts of a race: for each ordered pair, the blocks of both, and those that go against the first.
+class Tally:
+    """The counts of a race so far, block by block. Rows and columns of its matrices are the candidates `names`.
 
-    `slower[i, j]` counts the blocks in which i is slower than j, `near[i, j]` those in which i is faster than j times
-    1 + `within`, that is those that speak against "j is the best, and i is not within the tolerance".
+    `common` counts the blocks of both candidates, `slower` those in which the row is slower than the column, `near`
+    those in which the row is faster than the column's time with the tolerance: they speak against "the column is the
+    best, and the row is not within the tolerance". `logs` has the log times of each block, NaN if not measured.
     """
 
     rule: RaceRule
-    names: list[str]
-    logs: list[Matrix]
+    names: Sequence[str]
     alive: Matrix
     common: Matrix
     slower: Matrix
     near: Matrix
+    logs: list[Matrix]
 
     @classmethod
-    def of(cls, blocks: Sequence[Mapping[str, float]], rule: RaceRule) -> _Tally | None:
-        """Return an empty tally of the candidates that any block has."""
+    def of(cls, names: Sequence[str], rule: RaceRule) -> Tally:
+        """Return the tally of a race of these candidates before its first block."""
         import numpy as np
 
-        names = sorted({name for block in blocks for name in block})
-        if not names:
-            return None
         if len(names) > rule.candidates:
             raise ValueError(f"blocks: must have at most the rule's {rule.candidates} candidates, got {len(names)}")
         size = len(names)
         common, slower, near = (np.zeros((size, size), dtype=int) for _ in range(3))
-        return cls(rule, names, [], np.zeros(size, dtype=bool) | True, common, slower, near)
+        return cls(rule, names, np.ones(size, dtype=bool), common, slower, near, [])
 
-    def add(self, block: Mapping[str, float]) -> None:
-        """Count a block of those candidates that have not been dropped."""
+    def add(self, log_times: Sequence[float] | Matrix) -> None:
+        """Count a block: the log time of each candidate, NaN if it was not measured. Dropped ones are ignored."""
         import numpy as np
 
-        logs = np.array(
-            [
-                math.log(block[name]) if name in block and alive else math.nan
-                for name, alive in zip(self.names, self.alive, strict=True)
-            ]
-        )
-        self.logs.append(logs)
+        logs = np.where(self.alive, np.asarray(log_times, dtype=float), np.nan)
         present = ~np.isnan(logs)
-        self.common += present[:, None] & present[None, :]
-        self.slower += logs[:, None] > logs[None, :]
-        self.near += logs[:, None] < logs[None, :] + math.log1p(self.rule.within)
+        self.logs.append(logs)
+        self.common += present[:, None] & present
+        self.slower += logs[:, None] > logs
+        self.near += logs[:, None] < logs + math.log1p(self.rule.within)
 
-    def against_best(self) -> Matrix:
-        """Return the evidence against "the row is the best" from each rival; rivals without blocks give 1."""
+    def against(self) -> Matrix:
+        """Return the evidence from each rival (column) against "the row is the best"; 1 from a rival without blocks."""
         import numpy as np
 
-        values = self._evidence_of(self.slower)
+        values = _evidence_table(len(self.logs))[self.common, self.slower]
         np.fill_diagonal(values, 0.0)
         return values
 
-    def sums(self) -> Matrix:
-        """Return the sum of the evidence of all rivals against each candidate."""
-        return self.against_best().sum(axis=1) + (self.rule.candidates - len(self.names))
+    def sums(self, against: Matrix) -> Matrix:
+        """Return the sum of the evidence of all rivals against each candidate, those that are still to come included."""
+        total: Matrix = against.sum(axis=1) + (self.rule.candidates - len(self.names))
+        return total
 
     def refuted(self) -> list[int]:
         """Return the candidates to drop now, but never all of them: the one with least evidence against it stays."""
-        sums = self.sums()
+        sums = self.sums(self.against())
         enough = self.common.diagonal() >= MIN_BLOCKS
-        refuted = [index for index in self.left() if enough[index] and sums[index] >= self.rule.threshold]
+        refuted = [int(index) for index in (self.alive & enough & (sums >= self.rule.threshold)).nonzero()[0]]
         if len(refuted) == self.alive.sum():
             refuted.remove(min(refuted, key=lambda index: (sums[index], self.names[index])))
         return refuted
 
+    def drop(self, index: int) -> Drop:
+        """Drop a candidate that is refuted."""
+        against = self.against()
+        self.alive[index] = False
+        rival = max(range(len(self.names)), key=lambda other: (against[index, other], self.names[other]))
+        ratio = _ratio(self.pair(index, rival), self.rule.delta)
+        mean = float(self.sums(against)[index]) / max(1, self.rule.candidates - 1)
+        return Drop(self.names[index], len(self.logs), self.names[rival], ratio, mean)
+
     def deciders(self) -> list[int]:
         """Return the candidates left that are within the tolerance of the best, whichever of those left it is."""
-        rest = self.sums()[None, :] - self.against_best().T  # row: the leader; column: the best, without the leader
-        decided = rest + self._evidence_of(self.near) >= self.rule.threshold
-        enough = self.common >= MIN_BLOCKS
-        left = self.left()
-        return [
-            index for index in left if all(decided[index, best] and enough[index, best] for best in left if best != index)
-        ]
+        import numpy as np
+
+        against = self.against()
+        rest = self.sums(against) - against.T  # row: the leader; column: the best, without the leader's evidence
+        near = _evidence_table(len(self.logs))[self.common, self.near]
+        decided = (rest + near >= self.rule.threshold) & (self.common >= MIN_BLOCKS)
+        decided |= ~self.alive | np.eye(len(self.names), dtype=bool)
+        return [int(index) for index in (self.alive & decided.all(axis=1)).nonzero()[0]]
 
     def lowest(self, indices: Sequence[int]) -> int:
         """Return the one of these candidates with the lowest median, over blocks, of its log time.
@@ -304,69 +323,37 @@ class _Tally:
         """Return the candidates that have not been dropped."""
         return [int(index) for index in self.alive.nonzero()[0]]
 
-    def _evidence_of(self, counts: Matrix) -> Matrix:
-        import numpy as np
+    def pair(self, numerator: int, denominator: int) -> list[float]:
+        """Return the log ratio of two candidates in each block that has both, in order."""
+        ratios = (float(logs[numerator] - logs[denominator]) for logs in self.logs)
+        return [ratio for ratio in ratios if not math.isnan(ratio)]
 
-        table = np.zeros((len(self.logs) + 1,) * 2)
-        for blocks in range(len(self.logs) + 1):
-            table[blocks, : blocks + 1] = _evidences(blocks)
-        return table[self.common, counts]
+    def standing(self, index: int, leader: int) -> Standing:
+        """Return a candidate that is left against the leader."""
+        against = self.against()
+        rest = float(self.sums(against)[index] - against[index, leader])
+        logs = self.pair(leader, index)
+        count = _least_count(len(logs), self.rule.threshold - rest)
+        excess = None if count is None else math.expm1(sorted(logs)[count - 1])
+        ratio = _ratio([-log for log in logs], self.rule.delta) if logs else None
+        return Standing(self.names[index], ratio, excess)
 
-
-def _drop(tally: _Tally, index: int, blocks: Sequence[Mapping[str, float]]) -> Drop:
-    """Return the drop of a candidate that the tally refutes."""
-    against = tally.against_best()[index]
-    rival = max(range(len(against)), key=lambda other: (against[other], tally.names[other]))
-    name, rival_name = tally.names[index], tally.names[rival]
-    ratio = _ratio(_logs_of_pair(blocks, name, rival_name)[: int(tally.common[index, rival])], tally.rule.delta)
-    if ratio is None:
-        raise ValueError(f"{name}: must have blocks in common with {rival_name}, got none")
-    mean = float(tally.sums()[index]) / max(1, tally.rule.candidates - 1)
-    return Drop(name, len(blocks), rival_name, ratio, mean)
-
-
-def _standing(tally: _Tally, name: str, leader: int, blocks: Sequence[Mapping[str, float]]) -> Standing:
-    """Return a candidate that is left against the leader."""
-    index = tally.names.index(name)
-    logs = _logs_of_pair(blocks, name, tally.names[leader])
-    rest = float(tally.sums()[index] - tally.against_best()[index, leader])
-    count = _least_count(len(logs), tally.rule.threshold - rest) if len(logs) >= MIN_BLOCKS else None
-    # The leader's time divided by this one's is below each number above the count-th smallest in `count` blocks.
-    excess = None if count is None else math.expm1(sorted(-log for log in logs)[max(count, 1) - 1])
-    return Standing(name, _ratio(logs, tally.rule.delta), excess)
+    def better_on_average(self, leader: int) -> Iterator[str]:
+        """Yield the candidates whose mean log ratio to the leader is below the tolerance, by Student's interval."""
+        confidence = 1 - 2 * self.rule.delta / max(1, self.rule.candidates - 1)
+        for index, name in enumerate(self.names):
+            estimate = of_logs(self.pair(index, leader), confidence)
+            if estimate and estimate.bounds and estimate.bounds[1] < 1 / (1 + self.rule.within):
+                yield name
 
 
-def _logs_of_pair(blocks: Sequence[Mapping[str, float]], numerator: str, denominator: str) -> list[float]:
-    """Return the log ratio of two candidates in each block that has both, in order."""
-    times = [
-        {number: block[name] for number, block in enumerate(blocks) if name in block} for name in (numerator, denominator)
-    ]
-    return list(paired_logs(*times).values())
-
-
-def _ratio(logs: Sequence[float], delta: float) -> Estimate | None:
+def _ratio(logs: Sequence[float], delta: float) -> Estimate:
     """Return the median ratio; each end of its interval holds at all looks with probability 1 - `delta`."""
-    if not logs:
-        return None
-    centre = math.exp(statistics.median(logs))
-    count = _least_count(len(logs), 1 / delta) if len(logs) >= MIN_BLOCKS else None
+    centre, ordered = math.exp(statistics.median(logs)), sorted(logs)
+    count = _least_count(len(logs), 1 / delta)
     if count is None:
         return Estimate(centre, None, None, len(logs), Method.SIGN)
-    ordered = sorted(logs)
     return Estimate(centre, math.exp(ordered[-count]), math.exp(ordered[count - 1]), len(logs), Method.SIGN)
-
-
-def _centre(standing: Standing) -> float:
-    return math.inf if standing.ratio is None else standing.ratio.centre
-
-
-def _better_on_average(blocks: Sequence[Mapping[str, float]], leader: str, rule: RaceRule) -> Iterator[str]:
-    """Yield the candidates whose mean log ratio to the leader is below the tolerance, by Student's interval."""
-    confidence = 1 - 2 * rule.delta / max(1, rule.candidates - 1)
-    for name in sorted({name for block in blocks for name in block} - {leader}):
-        estimate = of_logs(_logs_of_pair(blocks, name, leader), confidence)
-        if estimate and estimate.bounds and estimate.bounds[1] < 1 / (1 + rule.within):
-            yield name
 
 
 @dataclass(frozen=True, slots=True)
