@@ -143,7 +143,7 @@ def race(blocks: Sequence[Mapping[str, float]], rule: RaceRule) -> Race | None:
         dropped += [tally.drop(index) for index in tally.refuted()]
     deciders = tally.deciders()
     leader = tally.lowest(deciders or tally.left())
-    standings = [tally.standing(index, leader) for index in tally.left() if index != leader]
+    standings = tally.standings(leader)
     return Race(
         tally.names[leader],
         tuple(sorted(standings, key=lambda standing: (*_place(standing.ratio), standing.candidate))),
@@ -328,15 +328,20 @@ class Tally:
         ratios = (float(logs[numerator] - logs[denominator]) for logs in self.logs)
         return [ratio for ratio in ratios if not math.isnan(ratio)]
 
-    def standing(self, index: int, leader: int) -> Standing:
-        """Return a candidate that is left against the leader."""
+    def standings(self, leader: int) -> list[Standing]:
+        """Return the other candidates left, against this one."""
         against = self.against()
-        rest = float(self.sums(against)[index] - against[index, leader])
-        logs = self.pair(leader, index)
-        count = _least_count(len(logs), self.rule.threshold - rest)
-        excess = None if count is None else math.expm1(sorted(logs)[count - 1])
-        ratio = _ratio([-log for log in logs], self.rule.delta) if logs else None
-        return Standing(self.names[index], ratio, excess)
+        rest = self.sums(against) - against[:, leader]
+        standings = []
+        for index in self.left():
+            if index == leader:
+                continue
+            logs = self.pair(leader, index)
+            count = _least_count(len(logs), self.rule.threshold - float(rest[index]))
+            excess = None if count is None else math.expm1(sorted(logs)[count - 1])
+            ratio = _ratio([-log for log in logs], self.rule.delta) if logs else None
+            standings.append(Standing(self.names[index], ratio, excess))
+        return standings
 
     def better_on_average(self, leader: int) -> Iterator[str]:
         """Yield the candidates whose mean log ratio to the leader is below the tolerance, by Student's interval."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis import fc, flops, parity, proofs, roofline
+from keras_matrix.analysis import fc, flops, parity, proofs, racing, roofline
 from keras_matrix.analysis.comparison import machines, same_work
 from keras_matrix.analysis.history import change_points, sessions
 from keras_matrix.analysis.regression import gate, regression_kinds
@@ -207,6 +207,14 @@ STATED = [
     ),
     ("statistics.md", f"against normal values, simulated, at {percent(processes.MODES_LEVEL)}"),
     ("statistics.md", f"one confidence, {percent(gate.GATE_LOOKS.confidences[0])} (Pocock 1977)"),
+    ("statistics.md", f"with {percent(1 - racing.DELTA)} the candidate that it returns is within {percent(racing.WITHIN)} of"),
+    ("statistics.md", f"ever reaches {1 / racing.DELTA:g} in {percent(racing.DELTA)} of races at most"),
+    (
+        "statistics.md",
+        "a drop needs {} blocks, telling the two best of 24 apart {}, of 200 {}.".format(
+            *racing.fewest_blocks(racing.RaceRule(24)), racing.fewest_blocks(racing.RaceRule(200))[1]
+        ),
+    ),
     ("devices.md", f"95 % interval from {OFTEN} repeats on"),
     ("comparing.md", f"No interval below {OFTEN} blocks"),
     ("comparing.md", f"takes {OFTEN} blocks, then adds more"),

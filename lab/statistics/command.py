@@ -3,6 +3,7 @@
     lab/run statistics                       20,000 runs each, two to three minutes of CPU time over all cores
     lab/run statistics --write               and put the tables into docs/lab/statistics.md
     lab/run statistics --calibrate           calibrate the confidences of the looks (analysis/stats/sequential.py)
+    lab/run statistics --races 2000          races of analysis/racing.py for each noise; --level 0.03 for one level only
 
 The same seed gives the same tables.
 """
@@ -22,15 +23,17 @@ from typing import Any
 # One thread a process: the arrays are small, and the processes share the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from keras_matrix.analysis.selftest import Rate
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
 from keras_matrix.records.text import percentage
-from lab.statistics import calibration, designs, noise, simulation
+from lab.statistics import calibration, designs, noise, races, simulation
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "lab" / "statistics.md"
-BEGIN, END = "<!-- simulation: begin -->", "<!-- simulation: end -->"
+SIMULATION = "simulation"
 NOISES = (0.01, 0.03, 0.10)
 EARLY_NOISES = (*NOISES, 0.30)
 SLOWDOWN = 4.0
+RACE_PARTS = 8
 BUDGETS = LOOKS.blocks[:-1]
 Job = Callable[[], Any]
 Found = dict[tuple[str, str, float], Any]
@@ -189,6 +192,54 @@ def looks_lines(runs: int) -> Iterator[str]:
     )
 
 
+def race_lines(level: float, count: int, seed: int) -> Iterator[str]:
+    """Yield the results of races at one level of noise: promises kept by kind of noise, and processes saved by gap."""
+    kinds = (*races.NOISES, races.LIMIT)
+    parts = min(count, RACE_PARTS)
+    run = partial(races.races, level=level, count=count, seed=seed)
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        futures = [[pool.submit(run, kind, part=(part, parts)) for part in range(parts)] for kind in kinds]
+        plain = [pool.submit(races.plain_t_share, kind, level, count // 10, seed) for kind in kinds]
+        outcomes = [[outcome for future in row for outcome in future.result()] for row in futures]
+        by_t = [future.result() for future in plain]
+    yield f"{datetime.now(UTC):%Y-%m-%d}, `lab/run statistics --races {count} --level {level} --seed {seed}`:"
+    yield f"{count:,} races for each kind of noise, {percentage(level)} per process, at most {races.MOST_BLOCKS} blocks."
+    yield from head(
+        "noise", "decided, %", "returned within 2 %, % of decided", "best dropped, %", "bound of the leader true, %",
+        "leader within 2 %, % of all", "mean prefers another, %", "plain t drops the best of 24, %",
+    )
+    for kind, row, dropped in zip(kinds, outcomes, by_t, strict=True):
+        found = races.shares(row)
+        yield (
+            f"| {kind.name} | {_percent(found.decided)} | {_with_low(found.returned_within)} | "
+            f"{_percent(found.best_dropped)} | {_with_low(found.bound_held)} | {_percent(found.leaders_within)} | "
+            f"{_percent(found.warned)} | {dropped * 100:.1f} |"
+        )
+    yield from saved_table(dict(zip([kind.name for kind in kinds], outcomes, strict=True)))
+
+
+def saved_table(outcomes_by_kind: dict[str, list[races.SimulatedRace]]) -> Iterator[str]:
+    """Yield, by field and gap, the races decided, their median number of blocks, and the processes saved by drops."""
+    yield from head("decided, %, median blocks, processes saved, %", *(f"{gap:.0%} {shape}" for shape in races.SHAPES for gap in races.GAPS))
+    for name, outcomes in outcomes_by_kind.items():
+        cells = []
+        for shape in races.SHAPES:
+            for gap in races.GAPS:
+                found = races.shares([o for o in outcomes if (o.field.gap, o.field.shape) == (gap, shape)])
+                cells.append(f"{_percent(found.decided, 0)}, {found.blocks:.0f}, {found.saved * 100:.0f}")
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _percent(rate: Rate, places: int = 1) -> str:
+    return "-" if rate.share is None else f"{rate.share * 100:.{places}f}"
+
+
+def _with_low(rate: Rate) -> str:
+    """Return a share with the lower end of its exact 95 % interval."""
+    interval = rate.interval()
+    return "-" if interval is None else f"{_percent(rate, 2)} (> {interval[0] * 100:.2f})"
+
+
 def calibrate() -> None:
     """Print confidences for the looks, and their coverage."""
     looks, distance = calibration.calibrate(LOOKS.blocks)
@@ -204,19 +255,31 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/lab/statistics.md")
     parser.add_argument("--calibrate", action="store_true", help="find the confidences of the looks")
+    parser.add_argument("--races", type=int, help="simulate this number of races for each noise, and nothing else")
+    parser.add_argument("--level", type=float, choices=NOISES, help="with --races: this level of noise only")
     args = parser.parse_args()
     if args.calibrate:
         calibrate()
+        return
+    if args.races:
+        for level in [args.level] if args.level else NOISES:
+            show(f"races {percentage(level)}", "\n".join(race_lines(level, args.races, args.seed)), args.write)
         return
     planned = jobs(args.runs, args.seed)
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         figures_by_key = dict(zip(planned, pool.map(call, planned.values()), strict=True))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     text = "\n".join(tables(figures_by_key, args.runs, args.seed, used.ru_utime + used.ru_stime))
+    show(SIMULATION, text, args.write)
+
+
+def show(name: str, text: str, write: bool) -> None:
+    """Print a text, and put it into the document between the marks of this name if asked."""
     print(text)
-    if args.write:
-        before, _, remainder = DOCUMENT.read_text().partition(BEGIN)
-        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{remainder.partition(END)[2]}")
+    if write:
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, _, remainder = DOCUMENT.read_text().partition(begin)
+        DOCUMENT.write_text(f"{before}{begin}\n\n{text}\n\n{end}{remainder.partition(end)[2]}")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ SLOW_FACTOR = 2.0
 SLOW_SHARE = 0.3
 DRIFT_PER_PROCESS = 0.005
 TAIL_DEGREES = 3
+# A drift turns after so many processes of a race.
+TURN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +83,36 @@ SCENARIOS = (
     Scenario("near modes", "3 in 10 processes of either arm 10 % slower", near_modes),
 )
 LIMIT = Scenario("slow modes of one arm", "3 in 10 processes of one arm alone at half speed", slow_modes_of_one)
+
+
+def normal_processes(generator: np.random.Generator, shape: tuple[int, ...], noise: float) -> Array:
+    """Return the log times of single normal processes."""
+    return generator.standard_normal(shape) * noise
+
+
+def heavy_tailed_processes(generator: np.random.Generator, shape: tuple[int, ...], noise: float) -> Array:
+    """Return the log times of processes of Student's t of 3 degrees, scaled to the standard deviation `noise`."""
+    return generator.standard_t(TAIL_DEGREES, shape) * (noise / math.sqrt(TAIL_DEGREES / (TAIL_DEGREES - 2)))
+
+
+def sometimes_slow_processes(generator: np.random.Generator, shape: tuple[int, ...], noise: float) -> Array:
+    """Return the log times of processes of which 3 in 10 are at half speed."""
+    slow = generator.random(shape) < SLOW_SHARE
+    return normal_processes(generator, shape, noise) + slow * math.log(SLOW_FACTOR)
+
+
+def sometimes_slower_processes(generator: np.random.Generator, shape: tuple[int, ...], noise: float) -> Array:
+    """Return the log times of processes of which 3 in 10 are 10 % slower."""
+    slow = generator.random(shape) < SLOW_SHARE
+    return normal_processes(generator, shape, noise) + slow * math.log(1.1)
+
+
+def course(generator: np.random.Generator, processes: int, noise: float) -> Array:
+    """Return the machine's log slowness at each process of a long run.
+
+    As in `drift`, it changes by 0.5 % a process and walks at random; after each 80 processes it turns, since a long
+    race has thousands.
+    """
+    turns = np.abs((np.arange(processes) + generator.integers(2 * TURN)) % (2 * TURN) - TURN)
+    walk: Array = turns * DRIFT_PER_PROCESS + np.cumsum(generator.standard_normal(processes) * (noise / 2))
+    return walk
