@@ -134,7 +134,7 @@ def race(blocks: Sequence[Mapping[str, float]], rule: RaceRule) -> Race | None:
     candidate that failed out of all blocks, but not out of `rule.candidates`. Times of a candidate after its drop are
     ignored. More candidates than `rule.candidates` are a ValueError.
     """
-    tally = Tally.of(sorted({name for block in blocks for name in block}), rule)
+    tally = RaceTally.of(sorted({name for block in blocks for name in block}), rule)
     if not tally.names:
         return None
     dropped: list[Drop] = []
@@ -227,7 +227,7 @@ def _least_count(blocks: int, least_evidence: float) -> int | None:
 
 
 @dataclass(slots=True)
-class Tally:
+class RaceTally:
     """The counts of a race so far, block by block. Rows and columns of its matrices are the candidates `names`.
 
     `common` counts the blocks of both candidates, `slower` those in which the row is slower than the column, `near`
@@ -244,7 +244,7 @@ class Tally:
     logs: list[Matrix]
 
     @classmethod
-    def of(cls, names: Sequence[str], rule: RaceRule) -> Tally:
+    def of(cls, names: Sequence[str], rule: RaceRule) -> RaceTally:
         """Return the tally of a race of these candidates before its first block."""
         import numpy as np
 

@@ -1,6 +1,6 @@
 """Simulated races of `analysis.racing`, on noise with known truth: errors, decisions, and processes saved.
 
-Guarantee: a race here is the product's `Tally`, block by block; every draw has a stated seed. Limit: candidates have
+Guarantee: a race here is the product's `RaceTally`, block by block; every draw has a stated seed. Limit: candidates have
 the noise of `lab.statistics.noise`, all of the same kind.
 
 A field is one best candidate and others behind it: a *ladder*, in which each is slower than the one before by the gap,
@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from keras_matrix.analysis.racing import WITHIN, RaceRule, Tally, leader_excess
+from keras_matrix.analysis.racing import WITHIN, RaceRule, RaceTally, leader_excess
 from keras_matrix.analysis.selftest import Rate
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, t_quantile
 from lab.statistics import noise
@@ -107,7 +107,7 @@ def simulated(
     field: Field, kind: RaceNoise, level: float, generator: np.random.Generator, most_blocks: int = MOST_BLOCKS
 ) -> SimulatedRace:
     """Return the end of a race of this field: at its decision, else after `most_blocks`."""
-    tally = Tally.of([f"{index:03d}" for index in range(field.size)], RaceRule(field.size))
+    tally = RaceTally.of([f"{index:03d}" for index in range(field.size)], RaceRule(field.size))
     processes = 0
     deciders: list[int] = []
     for log_times in blocks(field, kind, level, generator, most_blocks):
