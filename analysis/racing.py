@@ -16,7 +16,8 @@ So is its mean over all rivals, and by Ville's inequality it ever reaches 1 / `d
 for any noise and however many looks. A candidate is dropped when the mean reaches 1 / `delta`. The race is decided when
 each candidate that is left would be refuted too if its blocks against the leader were counted with `within` of
 tolerance. Both errors are refutations of the best by the same sum, hence one `delta` for both. The mean over rivals
-replaces the division of `delta` by their number: a candidate that is slower than most of them goes after six blocks.
+replaces the division of `delta` by their number: a candidate that is slower than most of them goes after six
+blocks or seven.
 
 Assumptions: the order within each block is drawn at random, and, given the earlier blocks, a block is no likelier to
 favour the slower of two candidates. No distribution, variance or independence of drift between blocks is assumed.
@@ -41,7 +42,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, MOST_BLOCKS, Estimate, Method, of_logs, paired_logs
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, MOST_BLOCKS, Estimate, Method, of_logs
 
 if TYPE_CHECKING:
     import numpy
@@ -177,8 +178,8 @@ def fewest_blocks(rule: RaceRule) -> tuple[int, int]:
 def evidence(blocks: int, against: int) -> float:
     """Return the evidence of `blocks` blocks, of which `against` go against a candidate, that its rival is faster.
 
-    The likelihood of the count with chances p above one half, averaged over p with the weight of Beta(1/2, 1/2), divided
-    by that with p = 1/2. It rises with `against`, and is 1 without blocks.
+    The likelihood of the count with chances p above one half, averaged over p with the weight of Beta(1/2, 1/2), over
+    that with p = 1/2. It rises with `against`, and is 1 without blocks.
     """
     return float(_evidences(blocks)[against])
 
@@ -200,7 +201,9 @@ def _evidences(blocks: int) -> Matrix:
         for against in counts
     ]
     above_half = [float(betainc(blocks - against + 0.5, against + 0.5, 0.5)) for against in counts]
-    return np.array([math.exp(min(log, MOST_LOG_EVIDENCE)) * share for log, share in zip(logs, above_half, strict=True)])
+    return np.array(
+        [math.exp(min(log, MOST_LOG_EVIDENCE)) * share for log, share in zip(logs, above_half, strict=True)]
+    )
 
 
 @lru_cache(maxsize=MOST_BLOCKS)
@@ -223,7 +226,7 @@ def _least_count(blocks: int, least_evidence: float) -> int | None:
     import numpy as np
 
     count = max(1, int(np.searchsorted(_evidences(blocks), least_evidence)))
-    return count if MIN_BLOCKS <= blocks and count <= blocks else None
+    return count if blocks >= MIN_BLOCKS and count <= blocks else None
 
 
 @dataclass(slots=True)
@@ -274,7 +277,7 @@ class RaceTally:
         return values
 
     def sums(self, against: Matrix) -> Matrix:
-        """Return the sum of the evidence of all rivals against each candidate, those that are still to come included."""
+        """Return the sum of the evidence of all rivals against each candidate, of those still to come included."""
         total: Matrix = against.sum(axis=1) + (self.rule.candidates - len(self.names))
         return total
 

@@ -207,7 +207,10 @@ STATED = [
     ),
     ("statistics.md", f"against normal values, simulated, at {percent(processes.MODES_LEVEL)}"),
     ("statistics.md", f"one confidence, {percent(gate.GATE_LOOKS.confidences[0])} (Pocock 1977)"),
-    ("statistics.md", f"with {percent(1 - racing.DELTA)} the candidate that it returns is within {percent(racing.WITHIN)} of"),
+    (
+        "statistics.md",
+        f"with {percent(1 - racing.DELTA)} the candidate that it returns is within {percent(racing.WITHIN)} of",
+    ),
     ("statistics.md", f"ever reaches {1 / racing.DELTA:g} in {percent(racing.DELTA)} of races at most"),
     (
         "statistics.md",

@@ -203,10 +203,16 @@ def race_lines(level: float, count: int, seed: int) -> Iterator[str]:
         outcomes = [[outcome for future in row for outcome in future.result()] for row in futures]
         by_t = [future.result() for future in plain]
     yield f"{datetime.now(UTC):%Y-%m-%d}, `lab/run statistics --races {count} --level {level} --seed {seed}`:"
-    yield f"{count:,} races for each kind of noise, {percentage(level)} per process, at most {races.MOST_BLOCKS} blocks."
+    yield f"{count:,} races of each noise, {percentage(level)} per process, at most {races.MOST_BLOCKS} blocks."
     yield from head(
-        "noise", "decided, %", "returned within 2 %, % of decided", "best dropped, %", "bound of the leader true, %",
-        "leader within 2 %, % of all", "mean prefers another, %", "plain t drops the best of 24, %",
+        "noise",
+        "decided, %",
+        "returned within 2 %, % of decided",
+        "best dropped, %",
+        "bound of the leader true, %",
+        "leader within 2 %, % of all",
+        "mean prefers another, %",
+        "plain t drops the best of 24, %",
     )
     for kind, row, dropped in zip(kinds, outcomes, by_t, strict=True):
         found = races.shares(row)
@@ -220,7 +226,8 @@ def race_lines(level: float, count: int, seed: int) -> Iterator[str]:
 
 def saved_table(outcomes_by_kind: dict[str, list[races.SimulatedRace]]) -> Iterator[str]:
     """Yield, by field and gap, the races decided, their median number of blocks, and the processes saved by drops."""
-    yield from head("decided, %, median blocks, processes saved, %", *(f"{gap:.0%} {shape}" for shape in races.SHAPES for gap in races.GAPS))
+    columns = [f"{gap:.0%} {shape}" for shape in races.SHAPES for gap in races.GAPS]
+    yield from head("decided, %, median blocks, processes saved, %", *columns)
     for name, outcomes in outcomes_by_kind.items():
         cells = []
         for shape in races.SHAPES:

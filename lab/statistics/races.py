@@ -1,7 +1,7 @@
 """Simulated races of `analysis.racing`, on noise with known truth: errors, decisions, and processes saved.
 
-Guarantee: a race here is the product's `RaceTally`, block by block; every draw has a stated seed. Limit: candidates have
-the noise of `lab.statistics.noise`, all of the same kind.
+Guarantee: a race here is the product's `RaceTally`, block by block; every draw has a stated seed. Limit: candidates
+have the noise of `lab.statistics.noise`, all of the same kind.
 
 A field is one best candidate and others behind it: a *ladder*, in which each is slower than the one before by the gap,
 up to three times the best, or a *pack*, in which all others are slower by the gap, where the most of them can err.

@@ -107,8 +107,11 @@ def test_names_change_nothing_but_the_names(seed: int) -> None:
 def test_speed_of_the_machine_in_a_block_changes_nothing() -> None:
     blocks, rule = drawn(ladder(6, 0.02), 15, 0.02), RaceRule(6)
     faster = [{name: time_s * 2.0**number for name, time_s in block.items()} for number, block in enumerate(blocks)]
-    found = state(faster, rule)
-    assert (found.tied, found.dropped) == (state(blocks, rule).tied, state(blocks, rule).dropped)
+    expected, found = state(blocks, rule), state(faster, rule)
+    assert expected.tied == found.tied
+    assert [(drop.candidate, drop.block) for drop in expected.dropped] == [
+        (drop.candidate, drop.block) for drop in found.dropped
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -143,15 +146,19 @@ def test_candidate_slower_than_all_others_is_dropped_after_six_blocks_with_the_i
 
 
 @pytest.mark.parametrize("size", [2, 5, 24])
-def test_equal_candidates_are_tied_and_nobody_is_dropped(size: int) -> None:
+def test_identical_candidates_are_tied_and_none_is_dropped(size: int) -> None:
     names = ladder(size, 0.0)
-    same, noisy = state([names] * 20, RaceRule(size)), state(drawn(names, 40, 0.005), RaceRule(size))
-    for found in (same, noisy):
-        assert found.decided
-        assert found.dropped == ()
-        assert sorted(found.tied) == sorted(names)
-        assert found.leader_excess is not None
-        assert 0.0 <= found.leader_excess < 0.02
+    found = state([names] * 20, RaceRule(size))
+    assert (found.decided, found.dropped, found.leader_excess) == (True, (), 0.0)
+    assert sorted(found.tied) == sorted(names)
+
+
+def test_few_of_equal_candidates_are_dropped_by_chance() -> None:
+    """5 % at most of those that are the best, which all are; the tie of the others is decided."""
+    found = [state(drawn(ladder(12, 0.0), 30, 0.01, seed), RaceRule(12)) for seed in range(20)]
+    assert all(one.decided for one in found)
+    assert sum(len(one.dropped) for one in found) <= 0.05 * 12 * 20
+    assert all(len(one.tied) >= 10 for one in found)
 
 
 def test_race_within_less_than_the_noise_is_undecided_with_its_tied_set_and_bound() -> None:
@@ -187,7 +194,10 @@ def test_candidate_that_joins_later_is_compared_over_the_blocks_of_both() -> Non
     assert state(first, rule).tied == ("a",)
     found = state([*first, *second], rule)
     assert (found.leader, found.decided) == ("new", True)
-    assert [(drop.candidate, drop.rival, drop.ratio.count) for drop in found.dropped] == [("b", "a", 6), ("a", "new", 7)]
+    assert [(drop.candidate, drop.rival, drop.ratio.count) for drop in found.dropped] == [
+        ("b", "a", 7),
+        ("a", "new", 7),
+    ]
 
 
 def test_candidates_without_a_common_block_are_not_ranked() -> None:

@@ -56,7 +56,9 @@ def test_plain_t_tests_fail_the_same_simulation() -> None:
 def test_simulated_race_is_the_race_of_the_same_blocks(kind: RaceNoise, field: Field) -> None:
     outcome = simulated(field, kind, 0.02, np.random.default_rng(4), most_blocks=25)
     drawn = list(blocks(field, kind, 0.02, np.random.default_rng(4), most_blocks=25))[: outcome.blocks]
-    found = race([{f"{index:03d}": math.exp(log) for index, log in enumerate(block)} for block in drawn], RaceRule(field.size))
+    found = race(
+        [{f"{index:03d}": math.exp(log) for index, log in enumerate(block)} for block in drawn], RaceRule(field.size)
+    )
     assert found is not None
     assert (outcome.decided, outcome.blocks) == (found.decided, found.blocks)
     assert outcome.excess == pytest.approx(math.expm1(field.truth[int(found.leader)]))
