@@ -16,8 +16,8 @@ So is its mean over all rivals, and by Ville's inequality it ever reaches 1 / `d
 for any noise and however many looks. A candidate is dropped when the mean reaches 1 / `delta`. The race is decided when
 each candidate that is left would be refuted too if its blocks against the leader were counted with `within` of
 tolerance. Both errors are refutations of the best by the same sum, hence one `delta` for both. The mean over rivals
-replaces the division of `delta` by their number: a candidate that is slower than most of them goes after six
-blocks or seven.
+replaces the division of `delta` by their number: a candidate that is slower than most of them goes after six or seven
+blocks.
 
 Assumptions: the order within each block is drawn at random, and, given the earlier blocks, a block is no likelier to
 favour the slower of two candidates. No distribution, variance or independence of drift between blocks is assumed.
@@ -235,7 +235,8 @@ class RaceTally:
 
     `common` counts the blocks of both candidates, `slower` those in which the row is slower than the column, `near`
     those in which the row is faster than the column's time with the tolerance: they speak against "the column is the
-    best, and the row is not within the tolerance". `logs` has the log times of each block, NaN if not measured.
+    best, and the row is not within the tolerance". `against` is the evidence from each rival, the column, against "the
+    row is the best"; 1 from a rival without blocks. `logs` has the log times of each block, NaN if not measured.
     """
 
     rule: RaceRule
@@ -244,6 +245,7 @@ class RaceTally:
     common: Matrix
     slower: Matrix
     near: Matrix
+    against: Matrix
     logs: list[Matrix]
 
     @classmethod
@@ -255,7 +257,7 @@ class RaceTally:
             raise ValueError(f"blocks: must have at most the rule's {rule.candidates} candidates, got {len(names)}")
         size = len(names)
         common, slower, near = (np.zeros((size, size), dtype=int) for _ in range(3))
-        return cls(rule, names, np.ones(size, dtype=bool), common, slower, near, [])
+        return cls(rule, names, np.ones(size, dtype=bool), common, slower, near, 1.0 - np.eye(size), [])
 
     def add(self, log_times: Sequence[float] | Matrix) -> None:
         """Count a block: the log time of each candidate, NaN if it was not measured. Dropped ones are ignored."""
@@ -267,23 +269,22 @@ class RaceTally:
         self.common += present[:, None] & present
         self.slower += logs[:, None] > logs
         self.near += logs[:, None] < logs + math.log1p(self.rule.within)
+        self.against = self._evidence_of(self.slower)
+        np.fill_diagonal(self.against, 0.0)
 
-    def against(self) -> Matrix:
-        """Return the evidence from each rival (column) against "the row is the best"; 1 from a rival without blocks."""
-        import numpy as np
-
-        values = _evidence_table(len(self.logs))[self.common, self.slower]
-        np.fill_diagonal(values, 0.0)
+    def _evidence_of(self, counts: Matrix) -> Matrix:
+        width = len(self.logs) + 1
+        values: Matrix = _evidence_table(len(self.logs)).ravel().take(self.common * width + counts)
         return values
 
-    def sums(self, against: Matrix) -> Matrix:
+    def sums(self) -> Matrix:
         """Return the sum of the evidence of all rivals against each candidate, of those still to come included."""
-        total: Matrix = against.sum(axis=1) + (self.rule.candidates - len(self.names))
+        total: Matrix = self.against.sum(axis=1) + (self.rule.candidates - len(self.names))
         return total
 
     def refuted(self) -> list[int]:
         """Return the candidates to drop now, but never all of them: the one with least evidence against it stays."""
-        sums = self.sums(self.against())
+        sums = self.sums()
         enough = self.common.diagonal() >= MIN_BLOCKS
         refuted = [int(index) for index in (self.alive & enough & (sums >= self.rule.threshold)).nonzero()[0]]
         if len(refuted) == self.alive.sum():
@@ -292,21 +293,18 @@ class RaceTally:
 
     def drop(self, index: int) -> Drop:
         """Drop a candidate that is refuted."""
-        against = self.against()
         self.alive[index] = False
-        rival = max(range(len(self.names)), key=lambda other: (against[index, other], self.names[other]))
+        rival = max(range(len(self.names)), key=lambda other: (self.against[index, other], self.names[other]))
         ratio = _ratio(self.pair(index, rival), self.rule.delta)
-        mean = float(self.sums(against)[index]) / max(1, self.rule.candidates - 1)
+        mean = float(self.sums()[index]) / max(1, self.rule.candidates - 1)
         return Drop(self.names[index], len(self.logs), self.names[rival], ratio, mean)
 
     def deciders(self) -> list[int]:
         """Return the candidates left that are within the tolerance of the best, whichever of those left it is."""
         import numpy as np
 
-        against = self.against()
-        rest = self.sums(against) - against.T  # row: the leader; column: the best, without the leader's evidence
-        near = _evidence_table(len(self.logs))[self.common, self.near]
-        decided = (rest + near >= self.rule.threshold) & (self.common >= MIN_BLOCKS)
+        rest = self.sums() - self.against.T  # row: the leader; column: the best, without the leader's evidence
+        decided = (rest + self._evidence_of(self.near) >= self.rule.threshold) & (self.common >= MIN_BLOCKS)
         decided |= ~self.alive | np.eye(len(self.names), dtype=bool)
         return [int(index) for index in (self.alive & decided.all(axis=1)).nonzero()[0]]
 
@@ -333,8 +331,7 @@ class RaceTally:
 
     def standings(self, leader: int) -> list[Standing]:
         """Return the other candidates left, against this one."""
-        against = self.against()
-        rest = self.sums(against) - against[:, leader]
+        rest = self.sums() - self.against[:, leader]
         standings = []
         for index in self.left():
             if index == leader:
@@ -350,7 +347,9 @@ class RaceTally:
         """Yield the candidates whose mean log ratio to the leader is below the tolerance, by Student's interval."""
         confidence = 1 - 2 * self.rule.delta / max(1, self.rule.candidates - 1)
         for index, name in enumerate(self.names):
-            estimate = of_logs(self.pair(index, leader), confidence)
+            logs = self.pair(index, leader)
+            is_lower = bool(logs) and sum(logs) < -math.log1p(self.rule.within) * len(logs)
+            estimate = of_logs(logs, confidence) if is_lower else None
             if estimate and estimate.bounds and estimate.bounds[1] < 1 / (1 + self.rule.within):
                 yield name
 

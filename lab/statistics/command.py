@@ -199,7 +199,7 @@ def race_lines(level: float, count: int, seed: int) -> Iterator[str]:
     run = partial(races.races, level=level, count=count, seed=seed)
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         futures = [[pool.submit(run, kind, part=(part, parts)) for part in range(parts)] for kind in kinds]
-        plain = [pool.submit(races.plain_t_share, kind, level, count // 10, seed) for kind in kinds]
+        plain = [pool.submit(races.plain_t_share, kind, level, count // 4, seed) for kind in kinds]
         outcomes = [[outcome for future in row for outcome in future.result()] for row in futures]
         by_t = [future.result() for future in plain]
     yield f"{datetime.now(UTC):%Y-%m-%d}, `lab/run statistics --races {count} --level {level} --seed {seed}`:"

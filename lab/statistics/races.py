@@ -115,7 +115,7 @@ def simulated(
         tally.add(log_times)
         for index in tally.refuted():
             tally.drop(index)
-        deciders = tally.deciders()
+        deciders = tally.deciders() if len(tally.logs) >= MIN_BLOCKS else []
         if deciders:
             break
     leader = tally.lowest(deciders or tally.left())
