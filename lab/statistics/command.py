@@ -207,12 +207,12 @@ def race_lines(level: float, count: int, seed: int) -> Iterator[str]:
     yield from head(
         "noise",
         "decided, %",
-        "returned within 2 %, % of decided",
+        "returned within 2 %, %",
         "best dropped, %",
-        "bound of the leader true, %",
-        "leader within 2 %, % of all",
+        "bound true, %",
+        "all leaders within 2 %, %",
         "mean prefers another, %",
-        "plain t drops the best of 24, %",
+        "plain t drops the best, %",
     )
     for kind, row, dropped in zip(kinds, outcomes, by_t, strict=True):
         found = races.shares(row)
