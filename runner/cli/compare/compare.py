@@ -122,7 +122,8 @@ def machines_of(args: argparse.Namespace) -> MachinesRequest:
         raise UsageError(
             "--machines: compares stored runs; leave out BASE, NEW and all flags but --results, --prices, --json"
         )
-    return MachinesRequest(args.results, *args.machines, prices=prices_of(args))
+    first, second = args.machines
+    return MachinesRequest(args.results, first, second, prices_of(args))
 
 
 def sides_of(args: argparse.Namespace) -> Sides:
