@@ -74,7 +74,9 @@ class Compared:
         """The machine with the lower figure, if that is shown; else why it is not."""
         if self.is_shown:
             return self.lower
-        return "not separable" if self.estimate.bounds else f"{self.lower} leads, no interval"
+        if self.estimate.bounds:
+            return "not separable"
+        return "equal, no interval" if self.estimate.centre == 1 else f"{self.lower} leads, no interval"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_matrix.analysis.cost import Prices
 from keras_matrix.runner.errors import UsageError
@@ -46,3 +51,33 @@ def test_path_that_is_no_file_is_refused(tmp_path: Path, make: bool, reason: str
     if make:
         path.mkdir()
     assert refusal(UsageError, lambda: load(path)) == [f"--prices: {reason}, got {str(path)!r}"]
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.sampled_from(["EUR", "included"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["machines", "electricity", "per_hour", "per_kwh", "currency", "a"]), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=40))
+def test_any_file_is_prices_above_zero_or_named_with_its_lines(text: bytes) -> None:
+    try:
+        found = parse("prices.yaml", text)
+    except UsageError as error:
+        assert [line for line in str(error).split("\n") if not re.match(r"prices\.yaml:\d+: .", line)] == []
+        return
+    amounts = [*found.per_hour.values(), *([] if found.per_kwh is None else [found.per_kwh])]
+    assert amounts != []
+    assert all(0 < amount < math.inf for amount in amounts)
+    assert re.fullmatch("[A-Z]{3}", found.currency)
