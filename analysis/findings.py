@@ -14,6 +14,7 @@ from keras_matrix.analysis.comparison import primary_metric
 from keras_matrix.analysis.comparison.ratios import BackendRatio
 from keras_matrix.analysis.comparison.starts import WarmCache
 from keras_matrix.analysis.comparison.table import CellSummary, Row, work_id
+from keras_matrix.analysis.cost import COST_METHOD, COST_METRIC
 from keras_matrix.analysis.fc import FcFigure
 from keras_matrix.analysis.history.change_points import Assessment, Change, ChangeKind, VersionChange, kind_of
 from keras_matrix.analysis.history.sessions import CellSession
@@ -56,6 +57,7 @@ VERSIONS = {
     "least squares segmentation": 2,
     "differential over arms": 1,
     "wait over step time": 1,
+    COST_METHOD: 1,
 }
 # Fields of `PeakShare`, with their units.
 RATES = dict.fromkeys(("achieved_flop_per_s", "peak_flop_per_s", "roof_flop_per_s"), "FLOP/s")
@@ -153,6 +155,9 @@ def _figures(base: Finding, view: CellView) -> Iterator[Finding]:
             yield _made(
                 base, FindingKind.FIGURE, statistic.metric, statistic.method, unit=statistic.unit, **estimate_fields
             )
+    if view.cost and view.cost.estimate:
+        cost_fields = {"unit": view.cost.currency, **_interval(view.cost.estimate)}
+        yield _made(base, FindingKind.FIGURE, COST_METRIC, COST_METHOD, said=view.cost.basis, **cost_fields)
 
 
 def _facts(cell: CellSummary) -> dict[str, str]:

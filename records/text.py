@@ -96,6 +96,7 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 MEBIBYTE = Unit("MiB", MIB)
 MEMORY_UNITS = (Unit("TiB", TIB), Unit("GiB", GIB), MEBIBYTE, Unit("KiB", KIB), Unit("B", 1.0))
 COUNT_UNITS = (Unit("T", 1e12), Unit("G", 1e9), Unit("M", 1e6), Unit("k", 1e3))
+MILLIJOULE = Unit("mJ/sample", 1e-3)
 PERCENT = Unit("%", 0.01)
 DIGITS = 3
 MOST_PERCENT_DECIMALS = 6

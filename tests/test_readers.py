@@ -90,6 +90,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "runner/machine/workload_names.py": (1, "the module of a workload, which the user names"),
     "runner/matrix/catalog.py": (1, OWN),
     "runner/matrix/parts.py": (1, OWN),
+    "runner/matrix/prices.py": (1, NAMED),
     "runner/matrix/reader.py": (1, NAMED),
     "runner/notify/places.py": (1, NAMED),
     "runner/notify/webhook.py": (1, "a request, not a file"),

@@ -43,7 +43,8 @@ from keras_matrix.runner.cli.inputs.stalls import report_lines
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.cli.render import history_lines
 from keras_matrix.runner.cli.render import versus as versus_text
-from keras_matrix.runner.cli.render.findings import as_document, table_lines
+from keras_matrix.runner.cli.render.exported import as_document
+from keras_matrix.runner.cli.render.findings import table_lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.settings_text import settings_text, title_defaults

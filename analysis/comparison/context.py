@@ -33,6 +33,7 @@ from keras_matrix.records.traces.table import TraceSummary
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.comparison.merge import MergeSummary
+    from keras_matrix.analysis.cost import Prices
     from keras_matrix.analysis.roofline import PeakShare
     from keras_matrix.analysis.stalls.report import StallReport
     from keras_matrix.analysis.whatif.verify import Verification
@@ -123,6 +124,7 @@ class RunContext:
     table of one run. `stalls` are the run's stall analyses, `verification` what it measured of predictions, `command`
     the one that measures its cells; None without a matrix.
     `influences` are those of other devices at work, on any machine. `unread` are the files that cannot be used.
+    `prices` are those that a user has given for this table, if any.
     """
 
     parity: tuple[ParityRecord, ...] = ()
@@ -138,6 +140,7 @@ class RunContext:
     command: str | None = None
     influences: tuple[Influence, ...] = ()
     unread: tuple[UnreadFile, ...] = ()
+    prices: Prices | None = None
 
     @property
     def has_peaks(self) -> bool:

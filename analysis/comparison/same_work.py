@@ -32,6 +32,7 @@ OTHER_CODE = (
 )
 COMPILED, GRAPH, ONE_BY_ONE = "runs a compiled step", "runs a graph of operations", "runs its operations one by one"
 STEPS, HOSTS = "steps per epoch", "hosts"
+OF_A_MACHINE = frozenset({HOSTS, "CPUs", "devices", "threads of an operation"})
 Cells = Mapping[str, Sequence[Record]]
 """The measured records of each compared cell, by the name shown for it."""
 # Facts that older records and some processes lack: compared among the records that have them.
@@ -76,11 +77,14 @@ Users = tuple[tuple[str, ...], tuple[str, ...]]
 """The cells that use TF32 in an operation, and those that do not."""
 
 
-def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> str | None:
+def differing(
+    cells: Cells, apart: bool = False, spread_out: bool = False, between_machines: bool = False
+) -> str | None:
     """Return the difference in work between these cells, None if their records show no difference.
 
     `apart`: they are of two sessions, each of which finds by itself the number of steps of an "auto" epoch.
     `spread_out`: their blocks are at several machines, so that one that failed is missing at one of them.
+    `between_machines`: it is machines that are compared, of which CPUs and devices are a part.
     """
     cells = {name: records for name, records in cells.items() if records}
     if unproven := sorted(name for name, records in cells.items() if any(map(_unproven, records))):
@@ -91,6 +95,8 @@ def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> st
     optional = OPTIONAL_FACTS | MATCHED_OPTIONAL_FACTS if is_matched else OPTIONAL_FACTS
     for name, fact in (FACTS | optional | (MATCHED_FACTS if is_matched else {})).items():
         if (is_found_anew and name == STEPS) or (spread_out and name == HOSTS):
+            continue
+        if between_machines and name in OF_A_MACHINE:
             continue
         values_by_cell = {cell_name: _values(fact, records, name in optional) for cell_name, records in cells.items()}
         texts = {cell_name: "/".join(map(_word, values)) for cell_name, values in values_by_cell.items() if values}

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, epoch_quantiles
 from keras_matrix.analysis.comparison.table import CellSummary
+from keras_matrix.analysis.cost import energy_per_sample
 from keras_matrix.analysis.generation import arithmetic_share, dequantisation_share, median_of
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.memory_growth import device_growth, host_growth
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record
-from keras_matrix.records.text import MEBIBYTE, MIB, MILLISECOND, PERCENT, Unit
+from keras_matrix.records.text import MEBIBYTE, MIB, MILLIJOULE, MILLISECOND, PERCENT, Unit
 
 STEP_TIME_NAME = "times.step_time_s"
 MEDIAN, LARGEST, P95 = "median over processes", "largest of the processes", "95th percentile over processes"
@@ -72,6 +73,12 @@ def values(cell: CellSummary) -> dict[str, float]:
     """Return a cell's measured statistics by metric."""
     metric_values = ((statistic.metric, statistic.of(cell)) for statistic in STATISTICS)
     return {metric: float(value) for metric, value in metric_values if value is not None}
+
+
+def intervals(cell: CellSummary) -> dict[str, Estimate]:
+    """Return the estimates of a cell's statistics that have an interval, by metric."""
+    estimates = ((statistic.metric, statistic.interval(cell)) for statistic in STATISTICS)
+    return {metric: estimate for metric, estimate in estimates if estimate is not None and estimate.bounds}
 
 
 def hidden(cell: CellSummary) -> dict[str, Hidden]:
@@ -226,8 +233,14 @@ STATISTICS = (
     Statistic("usage.device_average_power_w", "device power", "W",
               "Energy of the GPU over the time of the measured epochs. Of the GPU alone: CPU, memory and fans are not "
               "in it.", over_processes(lambda record: record.usage.device_average_power_w if record.usage else None)),
-    Statistic("usage.samples_per_j", "samples per joule", "samples/J",
-              "Samples of the measured epochs divided by the GPU’s energy.",
-              over_processes(lambda record: record.usage.samples_per_j if record.usage else None)),
+    Statistic("usage.cpu_average_power_w", "CPU power", "W",
+              "Energy of all CPU packages over the time of the measured epochs, by their own counters: the machine’s, "
+              "other programs and idle power included.",
+              over_processes(lambda record: record.usage.cpu_average_power_w if record.usage else None)),
+    Statistic("usage.joules_per_sample", "energy per sample", "J/sample",
+              "Energy of the measured epochs divided by their samples: of the GPUs of the cell, the CPU packages and "
+              "the memory, as far as the machine counts them. The geometric mean over the processes.",
+              lambda cell: centre_of(energy_per_sample(cell)), MILLIJOULE, GEOMETRIC,
+              interval=energy_per_sample),
 )
 # fmt: on

@@ -81,22 +81,25 @@ class SeparateSessions:
         return len({self.sessions[backend] for backend in backends}) > 1
 
     def value(self, backend: str, records: Sequence[Record]) -> SessionValue | None:
-        """Return the value of a cell in its session, from its processes that ended ok, as in a history; else None.
-
-        `records` are the valid attempts of one cell.
-        """
-        ok = [record for record in records if record.status is Status.OK]
-        costs = [session_cost for record in ok if (session_cost := cost(record))]
-        mean = log_mean(costs)
-        if mean is None:
-            return None
-        return SessionValue(self.sessions[backend], mean[0], len(costs), mean[1], self.spread_of(ok))
+        """Return the value of a cell in the session of its backend; None without a process that ended ok."""
+        return session_value(self.sessions[backend], records, self.spread_of)
 
 
-def separate_ratio(session_value: SessionValue, other: SessionValue, confidence: float = CONFIDENCE) -> SessionRatio:
+def session_value(session: str, records: Sequence[Record], spread_of: SpreadOf) -> SessionValue | None:
+    """Return the value of a cell in a session, from its processes that ended ok, as in a history; else None.
+
+    `records` are the valid attempts of one cell.
+    """
+    ok = [record for record in records if record.status is Status.OK]
+    costs = [session_cost for record in ok if (session_cost := cost(record))]
+    mean = log_mean(costs)
+    return None if mean is None else SessionValue(session, mean[0], len(costs), mean[1], spread_of(ok))
+
+
+def separate_ratio(value: SessionValue, other: SessionValue, confidence: float = CONFIDENCE) -> SessionRatio:
     """Return the ratio one / other of two sessions, with an interval if both spreads are known."""
-    ratio, count = math.exp(session_value.log - other.log), min(session_value.count, other.count)
-    variances = [_variances(value) for value in (session_value, other)]
+    ratio, count = math.exp(value.log - other.log), min(value.count, other.count)
+    variances = [_variances(side) for side in (value, other)]
     if variances[0] is None or variances[1] is None:
         return SessionRatio(Estimate(ratio, None, None, count))
     joined_variances = [*variances[0][0], *variances[1][0]], [*variances[0][1], *variances[1][1]]

@@ -23,6 +23,7 @@ from keras_matrix.analysis.comparison.ratios import repeats_for_intervals
 from keras_matrix.analysis.comparison.run_summary import Answer, answer, summary_lines, undecided
 from keras_matrix.analysis.comparison.starts import WarmCache, warm_caches
 from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.cost import CellCost, cell_cost
 from keras_matrix.analysis.fc import FcFigure, fc_figures, gap_lines
 from keras_matrix.analysis.keras_cost import KerasCost, keras_costs
 from keras_matrix.analysis.scaling import DeviceScaling, device_scalings
@@ -45,8 +46,9 @@ class CellView:
     `value` is the time per step, or the primary metric of a command in the unit of `cell.figure`; `low` and `high` are
     the ends of its 95 % interval between processes. A value that is not `compared` has no ratio: it is not above zero
     in a process. `ratio` is that to the lowest cell of the work. `smallest_difference` is the relative one that the
-    comparison would probably have shown. `call` is its place among the calls of the same work. `statistics` and what
-    noise `hidden` are by metric, `parallel` are the figures of an FC mode.
+    comparison would probably have shown. `call` is its place among the calls of the same work. `statistics`, those
+    `intervals` of them that are known and what noise `hidden` are by metric, `parallel` are the figures of an FC mode.
+    `cost` is that of a million samples; None without prices.
     """
 
     name: str
@@ -70,6 +72,8 @@ class CellView:
     statistics: Mapping[str, float]
     hidden: Mapping[str, Hidden]
     caveats: tuple[str, ...]
+    intervals: Mapping[str, Estimate]
+    cost: CellCost | None
 
     @property
     def is_step(self) -> bool:
@@ -234,19 +238,25 @@ def result_table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> R
         {rung.cell_id: (ladder, rung) for ladder in ladders for rung in ladder.rungs},
     )
     advice = {key: undecided_row.text(run_context.command) for key, undecided_row in undecided(rows).items()}
+    views = [tuple(_cell(row, backend, run_context, gains) for backend in row.cells) for row in rows]
     works = [
         WorkView(
             row,
-            tuple(_cell(row, backend, run_context, gains) for backend in row.cells),
+            row_views,
             run_context,
             run_context.same_work(row),
             run_context.on_several_devices(row),
             advice.get(row.key, ""),
-            (*_cut_epochs(row), *gains.notes(row)),
+            (*_cut_epochs(row), *gains.notes(row), *_cost_notes(row_views)),
         )
-        for row in rows
+        for row, row_views in zip(rows, views, strict=True)
     ]
     return ResultTable(tuple(works), run_context, tuple(gains.keras_costs.values()), tuple(ladders))
+
+
+def _cost_notes(views: Sequence[CellView]) -> list[str]:
+    """Return a line for each cell whose cost is not known."""
+    return [f"no cost of {view.backend}: {view.cost.reason}" for view in views if view.cost and view.cost.reason]
 
 
 def _cut_epochs(row: Row) -> list[str]:
@@ -295,6 +305,8 @@ def _cell(row: Row, backend: str, run_context: RunContext, gains: _Gains) -> Cel
         statistics=cell_statistics.values(cell),
         hidden=cell_statistics.hidden(cell),
         caveats=cell_caveats(cell, run_context),
+        intervals=cell_statistics.intervals(cell),
+        cost=cell_cost(cell, run_context.prices) if run_context.prices else None,
     )
 
 

@@ -7,11 +7,13 @@ A `Grid` is a table of texts, a row per name, of other parts of a page.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from keras_matrix.analysis.comparison.context import SameWork
 from keras_matrix.analysis.comparison.table import in_order
+from keras_matrix.analysis.cost import COST_LABEL, COST_METRIC
+from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, Hidden, Statistic
 from keras_matrix.records.text import MILLISECOND, NOTHING, interval, number
 
@@ -66,18 +68,18 @@ class WorkFigures:
     caveats: tuple[str, ...] = ()
 
 
-def statistic_lines(
-    columns: Sequence[Mapping[str, float]], hidden_by_column: Sequence[Mapping[str, Hidden]] = ()
-) -> list[FigureRow]:
-    """Return the rows of the statistics that some column has, or that are always shown; columns are by metric.
+@dataclass(frozen=True, slots=True)
+class StatisticColumn:
+    """The statistics of a backend by metric: their values, those intervals that are known, and what noise hides."""
 
-    `hidden_by_column` has, for each column, what was measured but is not known because of noise.
-    """
-    lines = {
-        statistic: _line(statistic, columns, hidden_by_column or [{}] * len(columns))
-        for statistic in STATISTICS
-        if statistic.in_tables
-    }
+    values: Mapping[str, float] = field(default_factory=dict)
+    intervals: Mapping[str, Estimate] = field(default_factory=dict)
+    hidden: Mapping[str, Hidden] = field(default_factory=dict)
+
+
+def statistic_lines(columns: Sequence[StatisticColumn]) -> list[FigureRow]:
+    """Return the rows of the statistics that some column has, or that are always shown."""
+    lines = {statistic: _line(statistic, columns) for statistic in STATISTICS if statistic.in_tables}
     return [line for statistic, line in lines.items() if statistic.always or line.measured]
 
 
@@ -87,19 +89,21 @@ def explained(shown_blocks: Sequence[WorkFigures]) -> list[Statistic]:
     return [statistic for statistic in STATISTICS if statistic.in_tables and statistic.label in names]
 
 
-def _line(
-    statistic: Statistic, columns: Sequence[Mapping[str, float]], hidden_by_column: Sequence[Mapping[str, Hidden]]
-) -> FigureRow:
+def _line(statistic: Statistic, columns: Sequence[StatisticColumn]) -> FigureRow:
     unit, size = statistic.scale
     values = []
-    for column, hidden_values in zip(columns, hidden_by_column, strict=True):
-        if (value := column.get(statistic.metric)) is not None:
-            values.append(Value(number(value, size)))
-        elif (noise := hidden_values.get(statistic.metric)) is not None:
+    for column in columns:
+        if (value := column.values.get(statistic.metric)) is not None:
+            values.append(Value(number(value, size), _bounds(column.intervals.get(statistic.metric), size)))
+        elif (noise := column.hidden.get(statistic.metric)) is not None:
             values.append(_not_resolved(noise, unit, size))
         else:
             values.append(NOT_MEASURED)
     return FigureRow(statistic.label, unit, values)
+
+
+def _bounds(estimate: Estimate | None, size: float) -> str:
+    return (interval(estimate.low, estimate.high, estimate.centre, size) or "") if estimate else ""
 
 
 def _not_resolved(noise: Hidden, unit: str, size: float) -> Value:
@@ -127,12 +131,46 @@ def by_work(rows: Sequence[Row]) -> list[list[Row]]:
 def _block(rows: Sequence[Row], backends: Sequence[str]) -> WorkFigures:
     newest = {row["backend"]: row["run_id"] for row in sorted(rows, key=lambda row: str(row["run_id"]))}
     row_by_key = {(row["backend"], row["metric"]): row for row in rows if row["run_id"] == newest[row["backend"]]}
-    columns = [{m: float(row["estimate"]) for (b, m), row in row_by_key.items() if b == name} for name in backends]
+    rows_of = {name: {m: row for (b, m), row in row_by_key.items() if b == name} for name in backends}
+    columns = [_column(rows_of[name]) for name in backends]
     step = FigureRow(
         "time per step", "ms", [_step(row_by_key.get((b, STEP_TIME_NAME))) for b in backends], primary=True
     )
     details_text = "run " + ", ".join(sorted({str(run_id) for run_id in newest.values()}))
-    return WorkFigures(str(rows[0]["work"]), "", details_text, "", None, [step, *statistic_lines(columns)])
+    costs = [rows_of[name].get(COST_METRIC) for name in backends]
+    lines = [step, *statistic_lines(columns), *_cost_lines(costs)]
+    return WorkFigures(str(rows[0]["work"]), "", details_text, "", None, lines)
+
+
+def _column(row_by_metric: Mapping[str, Row]) -> StatisticColumn:
+    estimates = {metric: _estimate(row) for metric, row in row_by_metric.items()}
+    known = {metric: estimate for metric, estimate in estimates.items() if estimate.bounds}
+    return StatisticColumn({metric: estimate.centre for metric, estimate in estimates.items()}, known)
+
+
+def _estimate(row: Row) -> Estimate:
+    low, high = (None if row[end] is None else float(row[end]) for end in ("low", "high"))
+    return Estimate(float(row["estimate"]), low, high, int(row.get("processes") or 0))
+
+
+def _cost_lines(rows: Sequence[Row | None]) -> list[FigureRow]:
+    """Return the line of the cost of samples; none if no run was given prices."""
+    units = {str(row["unit"]) for row in rows if row}
+    return [
+        cost_line([_estimate(row) if row and row["unit"] == unit else None for row in rows], unit)
+        for unit in sorted(units)
+    ]
+
+
+def cost_line(estimates: Sequence[Estimate | None], currency: str, hints: Sequence[str] = ()) -> FigureRow:
+    """Return the line of the cost of samples; a hint says what a cost is made of, or why it is not known."""
+    values = [
+        Value(number(estimate.centre), _bounds(estimate, 1.0) or "no interval", hint)
+        if estimate
+        else Value(NOTHING, hint=hint)
+        for estimate, hint in zip(estimates, hints or [""] * len(estimates), strict=True)
+    ]
+    return FigureRow(COST_LABEL, currency, values)
 
 
 def _step(row: Row | None) -> Value:

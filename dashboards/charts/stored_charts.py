@@ -34,6 +34,7 @@ from keras_matrix.dashboards.charts.time_series import SeriesPicture
 from keras_matrix.records.settings import MODEL
 from keras_matrix.records.text import (
     MEMORY_UNITS,
+    MILLIJOULE,
     PERCENT,
     Unit,
     bytes_text,
@@ -226,10 +227,10 @@ def _start(row: Row, axis: Axis) -> Strip:
 
 
 def _memory(unit: Unit, row: Row, axis: Axis) -> Strip:
-    anonymous, power, energy = row["anonymous_bytes"], row["device_power_w"], row["samples_per_j"]
+    anonymous, power, energy = row["anonymous_bytes"], row["device_power_w"], row["joules_per_sample"]
     notes = [] if anonymous is None else [f"anonymous {bytes_text(anonymous)}"]
     notes += [] if power is None else [f"{number(power)} W"]
-    notes += [] if energy is None else [f"{number(energy)} samples/J"]
+    notes += [] if energy is None else [quantity(energy, MILLIJOULE)]
     peak = row["device_bytes"]
     device = (alone(peak), unit) if peak is not None or row["device"] != "cpu" else None
     return memory_strip(str(row["backend"]), axis, alone(row["host_bytes"]), device, notes)

@@ -11,7 +11,7 @@ SELECT
   MAX(IF(f.metric = 'memory.peak_host_memory_bytes', f.estimate, NULL)) AS host_bytes,
   MAX(IF(f.metric = 'usage.host_anonymous.peak_bytes', f.estimate, NULL)) AS anonymous_bytes,
   MAX(IF(f.metric = 'memory.peak_device_memory_bytes', f.estimate, NULL)) AS device_bytes,
-  MAX(IF(f.metric = 'usage.samples_per_j', f.estimate, NULL)) AS samples_per_j,
+  MAX(IF(f.metric = 'usage.joules_per_sample', f.estimate, NULL)) AS joules_per_sample,
   MAX(IF(f.metric = 'usage.device_average_power_w', f.estimate, NULL)) AS device_power_w
 FROM newest_cells AS n
 JOIN latest_findings AS f
@@ -19,7 +19,7 @@ JOIN latest_findings AS f
 WHERE
   f.metric IN (
     'memory.peak_host_memory_bytes', 'memory.peak_device_memory_bytes',
-    'usage.host_anonymous.peak_bytes', 'usage.samples_per_j', 'usage.device_average_power_w'
+    'usage.host_anonymous.peak_bytes', 'usage.joules_per_sample', 'usage.device_average_power_w'
   )
   AND (@workload = '' OR f.workload = @workload)
   AND (@backend = '' OR f.backend = @backend)

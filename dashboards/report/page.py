@@ -78,6 +78,7 @@ def render(records: Sequence[Record], table: ResultTable, about: Mapping[str, ob
         keras_costs=keras_cost_tables(table.keras_costs),
         calls=call_tables(table.call_ladders),
         inputs=input_pictures,
+        priced=run_context.prices is not None,
         tf32=any("TF32" in plot.caveats for plot in plots),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, run_context.traces),

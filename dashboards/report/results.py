@@ -15,13 +15,22 @@ from keras_matrix.analysis.comparison.context import WorkStatus, named_caveats
 from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.primary_metric import MetricSummary
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
+from keras_matrix.analysis.cost import COST_LABEL
 from keras_matrix.analysis.roofline import PeakShare
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import RatioPlot, interval_marks
-from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, FigureRow, Value, WorkFigures, statistic_lines
+from keras_matrix.dashboards.charts.figure_table import (
+    NOT_MEASURED,
+    FigureRow,
+    StatisticColumn,
+    Value,
+    WorkFigures,
+    cost_line,
+    statistic_lines,
+)
 from keras_matrix.dashboards.charts.picture import TO_MIDDLE, Dot, Picture, Segment, Word, slot_of
 from keras_matrix.dashboards.charts.pictures import work_details
 from keras_matrix.dashboards.charts.roofline import bandwidth, rate
@@ -148,9 +157,8 @@ def _lines(work: WorkView, columns: Sequence[str], memory: Unit) -> list[FigureR
     lines = [
         FigureRow(step_heading, "ms", [_step_value(view) for view in views], primary=True),
         FigureRow("relative to the lowest", "x", [_ratio_value(view) for view in views]),
-        *statistic_lines(
-            [view.statistics if view else {} for view in views], [view.hidden if view else {} for view in views]
-        ),
+        *statistic_lines([_column(view) for view in views]),
+        *_cost_lines(views),
         FigureRow("share of peak", "%", of_measured_peak(shares)),
         FigureRow("share of stated peak (MFU)", "%", [of_stated_peak(share) for share in shares]),
         *(
@@ -169,9 +177,24 @@ def _lines(work: WorkView, columns: Sequence[str], memory: Unit) -> list[FigureR
         step_heading,
         *compared_names,
         "processes",
+        COST_LABEL,
         *(statistic.label for statistic in STATISTICS if statistic.always),
     }
     return [line for line in lines if line.name in always_shown or line.measured]
+
+
+def _column(view: CellView | None) -> StatisticColumn:
+    return StatisticColumn(view.statistics, view.intervals, view.hidden) if view else StatisticColumn()
+
+
+def _cost_lines(views: Sequence[CellView | None]) -> list[FigureRow]:
+    """Return the line of the cost of samples; none without prices."""
+    costs = [view.cost if view else None for view in views]
+    currency = next((cost.currency for cost in costs if cost), None)
+    if currency is None:
+        return []
+    hints = [(cost.basis or cost.reason) if cost else "" for cost in costs]
+    return [cost_line([cost.estimate if cost else None for cost in costs], currency, hints)]
 
 
 def _task_lines(views: Sequence[CellView | None]) -> list[FigureRow]:

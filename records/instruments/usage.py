@@ -4,7 +4,7 @@ Sampled by the process's parent while the process works, not while it waits. For
 cover its measured epochs, and `peak_` covers its life up to the end of the last one: later work (counting FLOPs, a
 profile) is not part of the measurement. For an external command, and without any measured epoch, all cover the entire
 life. Several GPUs are separate samples, so that a mean is per GPU and a maximum is that of the largest;
-`devices_memory`, energy and average power are sums over all.
+`devices_memory`, energy and average power are sums over all. The energy of the CPUs is the machine's.
 
 `None` means not measured. A series has at most `MOST_POINTS` points, each the maximum of the samples that it replaces,
 so that thinning hides no peak.
@@ -83,7 +83,7 @@ class Usage:
     )
     device_power: PowerUse | None = about("samples of a device's power", default=None)
     device_energy_j: float | None = about("energy used in the measured epochs, by the device's counter", default=None)
-    samples_per_j: float | None = about("samples trained or predicted in them, per joule", default=None)
+    samples_per_j: float | None = about("samples trained or predicted in them, per joule of the device", default=None)
     device_average_power_w: float | None = about(
         "that energy over the time of those epochs: the power of all devices", default=None
     )
@@ -92,6 +92,15 @@ class Usage:
         "average over one second on Ampere and later except GA100)",
         default=None,
     )
+    cpu_energy_j: float | None = about(
+        "energy of all CPU packages in the measured epochs, by their counters (RAPL), other programs included",
+        default=None,
+    )
+    dram_energy_j: float | None = about("likewise of the memory; null where it is not counted", default=None)
+    cpu_average_power_w: float | None = about(
+        "power of all CPU packages over those epochs, memory not included", default=None
+    )
+    cpu_energy_unread: str | None = about("why the energy of the CPUs was not measured", default=None)
     devices: int | None = about("number of sampled GPUs", default=None)
     devices_memory: MemoryUse | None = about("memory reserved on all of several GPUs together", default=None)
 

@@ -25,6 +25,7 @@ from keras_matrix.runner.matrix.grammar import ANY_BACKEND, FILE_RULES, MATRIX
 from keras_matrix.runner.matrix.scalars import resolve
 
 if TYPE_CHECKING:
+    from keras_matrix.analysis.cost import Prices
     from keras_matrix.runner.matrix.overrides import Overrides
     from keras_matrix.runner.measure.request import CellChoice, RunRequest
 
@@ -115,6 +116,25 @@ def add_results_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--results", type=folder, default=DEFAULT_RESULTS, metavar="FOLDER", help="folder of results; default: results"
     )
+
+
+def add_prices_option(parser: argparse._ActionsContainer) -> None:
+    """Add the flag that names a file of prices."""
+    parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="also show what a million samples cost: docs/instruments.md#energy-and-money",
+    )
+
+
+def prices_of(args: argparse.Namespace) -> Prices | None:
+    """Return the prices in the named file; None without one. Raises `UsageError`."""
+    if args.prices is None:
+        return None
+    from keras_matrix.runner.matrix.prices import load
+
+    return load(args.prices)
 
 
 def count_or_auto(text: str) -> int | str:

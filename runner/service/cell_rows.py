@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from keras_matrix.analysis.cost import COST_METRIC
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.records.identity import PARAMS, value_as_text
 from keras_matrix.records.schema import Status
@@ -161,7 +162,8 @@ def _compared_by(view: CellView) -> dict[str, Any]:
 
 def _statistics(view: CellView) -> dict[str, float]:
     metrics = {metric.name: metric.value for metric in view.metrics if metric.value is not None}
-    return {**view.statistics, **metrics}
+    costs = {COST_METRIC: view.cost.estimate.centre} if view.cost and view.cost.estimate else {}
+    return {**view.statistics, **costs, **metrics}
 
 
 def _comparison(work: WorkView) -> Comparison:

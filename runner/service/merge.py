@@ -24,6 +24,7 @@ from keras_matrix.analysis.comparison.merge import (
     shortened,
 )
 from keras_matrix.analysis.comparison.table import in_order, rows_of
+from keras_matrix.analysis.cost import Prices
 from keras_matrix.analysis.stats.sessions import SeparateSessions
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.history_reader import left_out
@@ -44,12 +45,13 @@ FOLDER = "merged"  # not the id of a run, so that readers of runs skip it
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """The runs to merge: exactly `runs`, or those that fit `reference`, by default the newest; and the page."""
+    """The runs to merge: exactly `runs`, or those that fit `reference`, by default the newest; the page, and prices."""
 
     results: Path
     runs: Sequence[str]
     reference: str | None
     page: Path | None
+    prices: Prices | None = None
 
 
 @dataclass(slots=True)
@@ -163,7 +165,7 @@ def read(request: MergeRequest, stored_runs: Sequence[Run]) -> MergedTable:
     ]
     merged = _summary(reader, merge, records)
     owners = {record.cell_id: merge.runs[record.settings.backend] for record in records}
-    run_context = replace(_run_context(reader, runs, owners, page), merge=merged)
+    run_context = replace(_run_context(reader, runs, owners, page), merge=merged, prices=request.prices)
     merged_findings = Findings(rows_of(cells, title_defaults(), separate=separate), records, run_context)
     return MergedTable(merged_findings, merged, merge, reader, page)
 

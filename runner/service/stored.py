@@ -35,6 +35,7 @@ from keras_matrix.runner.service.commands import measuring_again
 from keras_matrix.runner.service.histories import assessed_histories, without_run
 
 if TYPE_CHECKING:
+    from keras_matrix.analysis.cost import Prices
     from keras_matrix.runner.measure.experiment import Display
 
 UNREAD_SHOWN = 20
@@ -133,7 +134,7 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
     return texts
 
 
-def findings_of(run: Run) -> Findings:
+def findings_of(run: Run, prices: Prices | None = None) -> Findings:
     """Return the findings of a stored run, with the context from its results folder. Measures nothing."""
     files = run_files.read(run)
     measurements = run_files.read_measurements(files, source_digest())
@@ -142,6 +143,7 @@ def findings_of(run: Run) -> Findings:
     context = replace(
         _with_peaks(files, measurements, table_of_run),
         usage_series=measurements.usage_series,
+        prices=prices,
         **content_by_part,
     )
     unread = (*context.unread, *(unread_file(files.results, problem) for problem in run.unread.values()))
@@ -204,12 +206,12 @@ def _with_peaks(files: RunFiles, measurements: Measurements, stored_findings: Fi
     return replace(context, shares={share.cell_id: share for share in roofline.shares}, notes=roofline.notes)
 
 
-def update_findings(run: Run) -> Findings:
+def update_findings(run: Run, prices: Prices | None = None) -> Findings:
     """Compute the findings of a stored run, and store them with its records.
 
     Reports, pushes and dashboards read the findings that are stored here. No page is rendered.
     """
-    shown_findings = findings_of(run)
+    shown_findings = findings_of(run, prices)
     cell_ids = {record.cell_id for record in shown_findings.records}
     root = run.folder.parent
     past = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cell_ids)
@@ -224,9 +226,9 @@ def update_findings(run: Run) -> Findings:
     return shown_findings
 
 
-def write_report(run: Run, page: Path | None = None) -> Findings:
+def write_report(run: Run, page: Path | None = None, prices: Prices | None = None) -> Findings:
     """Update a run's findings and write its page, by default into its folder; return the findings."""
-    stored_findings = update_findings(run)
+    stored_findings = update_findings(run, prices)
     write_page(stored_findings, page or run.folder / "report.html")
     return stored_findings
 

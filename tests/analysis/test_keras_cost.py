@@ -17,7 +17,8 @@ from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.dashboards.report.page import keras_cost_tables, render
 from keras_matrix.records.schema import Learning, Record, Resolved, Status
 from keras_matrix.records.settings import IMPLEMENTATIONS
-from keras_matrix.runner.cli.render.findings import as_document, table_lines
+from keras_matrix.runner.cli.render.exported import as_document
+from keras_matrix.runner.cli.render.findings import table_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record, make_settings
 from tests.golden import Golden

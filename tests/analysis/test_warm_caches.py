@@ -14,7 +14,8 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.records.schema import Record, Resolved, Times
-from keras_matrix.runner.cli.render.findings import as_document, table_lines
+from keras_matrix.runner.cli.render.exported import as_document
+from keras_matrix.runner.cli.render.findings import table_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record, make_settings
 from tests.golden import Golden

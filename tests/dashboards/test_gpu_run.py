@@ -95,7 +95,7 @@ def test_model_flops_are_compared_with_the_peak_of_the_precision_in_use(stored: 
         "share of stated peak (MFU)",
         "peak device memory",
         "device power",
-        "samples per joule",
+        "energy per sample",
         "TF32 in matrix products",
         A100,
     ],
@@ -165,7 +165,7 @@ def test_report_of_a_run_with_comparison_caveats_counts_them(page: str) -> None:
 
 @pytest.mark.parametrize(
     "term",
-    ["TF32", "share of stated peak (MFU)", "peak device memory", "device power", "samples per joule"],
+    ["TF32", "share of stated peak (MFU)", "peak device memory", "device power", "energy per sample"],
 )
 def test_the_report_explains_the_figures_of_gpus(page: str, term: str) -> None:
     assert f"<dt>{term}</dt>" in page

@@ -13,10 +13,12 @@ from typing import Any
 import yaml
 
 from keras_matrix.runner.errors import RunnerError
+from keras_matrix.runner.matrix import prices
 from keras_matrix.runner.matrix.reader import expand, parse
 from tests.docs.blocks import IN_PART, NOT_RUN, Block, read
 from tests.docs.shell import commands, problem, runnable, statements
 
+PRICE_KEYS = {"machines", "electricity"}
 MATRIX_KEYS = {"version", "defaults", "backends", "cells", "tasks", "python", "budget"}
 # What completes a part of a matrix file that has none of these keys.
 REST = {
@@ -67,11 +69,13 @@ def _of_yaml(block: Block) -> None:
     keys = set(content) if isinstance(content, dict) else set()
     if isinstance(content, list) or (keys and keys <= MATRIX_KEYS):
         _of_matrix(block, keys)
+    elif keys and keys <= PRICE_KEYS:
+        prices.parse(block.page, ("\n" * (block.line - 1) + block.text).encode())
     elif keys & {"jobs", "runs"}:
         _of_workflow(content)
     elif not ({"apiVersion", "kind"} <= keys or "services" in keys):
         keys_shown = ", ".join(map(str, keys))
-        raise ValueError(f"keys of no matrix, workflow, compose or Kubernetes file: {keys_shown or block.text}")
+        raise ValueError(f"keys of no matrix, prices, workflow, compose or Kubernetes file: {keys_shown or block.text}")
 
 
 def _of_matrix(block: Block, keys: set[str]) -> None:

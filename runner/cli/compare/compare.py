@@ -3,6 +3,7 @@
     runner compare RESULTS_A RESULTS_B                         two runs: folders, results folders or run ids
     runner compare --base keras@master --new keras@../keras    two revisions of a package, epochs interleaved
     runner compare --base-env OLD/.venv --new-env NEW/.venv    two environments
+    runner compare --machines A B                              two machines, over stored runs
 
 Ratios are new / base of the mean step time. Two environments are one session, paired by block. Two stored runs are two
 sessions: an interval needs the spread between sessions from the stored history."""
@@ -17,12 +18,21 @@ from keras_matrix.analysis.comparison.versus import Versus
 from keras_matrix.analysis.views.comparison_view import comparison_view
 from keras_matrix.dashboards.report import comparison_page
 from keras_matrix.dashboards.report import page as report
-from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_output, run_request, share
+from keras_matrix.runner.cli.options import (
+    add_matrix_options,
+    add_measuring_options,
+    add_prices_option,
+    check_output,
+    prices_of,
+    run_request,
+    share,
+)
 from keras_matrix.runner.cli.render import versus as texts
 from keras_matrix.runner.environments.revisions import EXAMPLES
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.settings_text import title_defaults
 from keras_matrix.runner.progress.lines import TerminalDisplay
+from keras_matrix.runner.service.between_machines import MachinesRequest, compare_machines
 from keras_matrix.runner.service.compare import Sides, findings, rule_of
 
 NEW_RUN = "--new-run"  # of commands whose --new is a side
@@ -34,6 +44,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_matrix_options(parser)
     add_measuring_options(parser, NEW_RUN)
     add_output(parser)
+    add_machines(parser)
+
+
+def add_machines(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that compare two machines."""
+    group = parser.add_argument_group("two machines, over stored runs")
+    group.add_argument(
+        "--machines",
+        nargs=2,
+        metavar=("A", "B"),
+        help="which is faster, row by row: a type, CPU, GPU or id of a machine in --results, or a folder of its runs",
+    )
+    add_prices_option(group)
 
 
 def add_sides(parser: argparse.ArgumentParser) -> None:
@@ -79,11 +102,28 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and show. Returns the exit code."""
+    if args.machines:
+        found = compare_machines(machines_of(args))
+        print(texts.machines_json(found) if args.json else texts.machines_text(found), flush=True)
+        return 0 if any(row.time for row in found.rows) and not found.notes else 1
+    if args.prices is not None:
+        raise UsageError("--prices: needs --machines A B; on one machine the faster side is the cheaper one")
     check_pages(args.markdown, args.out)
     sides = replace(sides_of(args), counts=args.counts)
     comparison = findings(sides, rule_of(args.threshold), to_decide=False)
     show(comparison, args.threshold, args.markdown, args.out, as_json=args.json)
     return 0 if any(comparison.ratio for comparison in comparison.comparisons) and not comparison.incomplete else 1
+
+
+def machines_of(args: argparse.Namespace) -> MachinesRequest:
+    """Return the two machines to compare. Raises `UsageError` for flags of sides that are measured."""
+    others = (args.base_side, args.base, args.new_rev, args.base_env, args.new_env, args.plant, args.markdown, args.out)
+    if any(others) or args.null or args.counts:
+        raise UsageError(
+            "--machines: compares stored runs; leave out BASE, NEW and all flags but --results, --prices, --json"
+        )
+    first, second = args.machines
+    return MachinesRequest(args.results, first, second, prices_of(args))
 
 
 def sides_of(args: argparse.Namespace) -> Sides:

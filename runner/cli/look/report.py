@@ -20,9 +20,9 @@ from keras_matrix.analysis.comparison.merge import Merge, MergeSummary
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Results
 from keras_matrix.records.text import moment, plural, printable
-from keras_matrix.runner.cli.options import add_results_option, check_output
-from keras_matrix.runner.cli.render.exported import FORMATS, JSON, TABLE, print_exported
-from keras_matrix.runner.cli.render.findings import as_document, as_json, print_table
+from keras_matrix.runner.cli.options import add_prices_option, add_results_option, check_output, prices_of
+from keras_matrix.runner.cli.render.exported import FORMATS, JSON, TABLE, as_document, as_json, print_exported
+from keras_matrix.runner.cli.render.findings import print_table
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.service import merge
@@ -37,6 +37,7 @@ from keras_matrix.runner.service.stored import (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     add_results_option(parser)
+    add_prices_option(parser)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="with --merge: exactly these runs; all must fit")
     parser.add_argument("--run", metavar="RUN", help="which run; default: the newest")
     parser.add_argument("--merge", action="store_true", help="put the newest run of each backend into one table")
@@ -69,12 +70,16 @@ def run(args: argparse.Namespace) -> int:
     if args.runs:
         raise UsageError(f"RUN: name one run with --run {args.runs[0]}, or merge several with --merge")
     if args.publish is not None:
+        if args.prices is not None:
+            raise UsageError(
+                "--prices: a site shows stored findings; report each run with --prices, then --publish alone"
+            )
         return _publish(args.results, args.publish, args.last)
     if args.output is not None:
         check_output("--out", args.output)
     store = chosen_run(args.results, args.run)
     page = args.output or store.folder / "report.html"
-    run_findings = write_report(store, page)
+    run_findings = write_report(store, page, prices_of(args))
     stray = unread_runs(args.results, args.run)
     code = 1 if run_findings.run_context.unread or stray else 0
     if args.format == JSON:
@@ -95,7 +100,7 @@ def _merge_request(args: argparse.Namespace) -> MergeRequest:
         raise UsageError(f"--run: name either the runs to merge or the reference, got {args.run} and RUN ...")
     if args.output is not None:
         check_output("--out", args.output)
-    return MergeRequest(args.results, args.runs, args.run, args.output)
+    return MergeRequest(args.results, args.runs, args.run, args.output, prices_of(args))
 
 
 def _publish(folder: Path, site_folder: Path, last_count: int) -> int:

@@ -18,7 +18,7 @@ from keras_matrix.analysis.views.result_table import WorkView
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.text import amount, duration, number, printable
 from keras_matrix.runner.cli.options import add_results_option, workload_choice
-from keras_matrix.runner.cli.render import findings
+from keras_matrix.runner.cli.render import exported, findings
 from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             "folder": str(finished_run.run.folder),
             "exit_code": finished_run.exit_code,
         }
-        print(findings.as_document(head | {DECIDED_BY: decided_by}, finished_run.found))
+        print(exported.as_document(head | {DECIDED_BY: decided_by}, finished_run.found))
     else:
         _print(finished_run.found, display)
         again_s = quick.DECIDING_REPEATS * (time.perf_counter() - begun_s)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
-from keras_matrix.runner.cli.render import findings
+from keras_matrix.runner.cli.render import exported, findings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.progress.lines import TerminalDisplay
 from keras_matrix.runner.service.run import Finished, measured_matrix
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def conclude(finished_run: Finished, display: TerminalDisplay, *, in_service: bool) -> int:
     """Print the table of a finished run, and return the exit code; `in_service` is whether a compose service ran it."""
     if display.quiet:
-        print(findings.as_json(finished_run.run, finished_run.found, finished_run.exit_code))
+        print(exported.as_json(finished_run.run, finished_run.found, finished_run.exit_code))
     else:
         findings.print_table(finished_run.found, display.known_problems)
         if advice := merge_advice(finished_run.found.rows, in_service=in_service):

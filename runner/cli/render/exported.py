@@ -1,4 +1,4 @@
-"""The table of a run for other programs: Markdown, CSV, and what two services for continuous benchmarks read.
+"""The table of a run for other programs: JSON, Markdown, CSV, and what two services for continuous benchmarks read.
 
 Texts and figures are those of the terminal's table and of the Python API; here they only get another notation. A cell
 without a figure is in no list of figures: `without_figure` names it, so that it does not vanish.
@@ -11,15 +11,23 @@ import io
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_matrix.analysis.comparison.context import UnreadFile
-from keras_matrix.analysis.views.result_table import CellView, ResultTable
+from keras_matrix.analysis.cost import COST_METRIC
+from keras_matrix.analysis.keras_cost import KerasCost
+from keras_matrix.analysis.scaling import DeviceScaling
+from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung
+from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
+from keras_matrix.records import left_out
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.store import Run
 from keras_matrix.records.task import Goal
 from keras_matrix.records.text import interval_text, plural, printable
 from keras_matrix.runner.cli.render.findings import columns_of
-from keras_matrix.runner.cli.render.format import markdown_table, markdown_text
+from keras_matrix.runner.cli.render.format import document, markdown_table, markdown_text
 from keras_matrix.runner.service.cell_rows import cells_of, columns
 from keras_matrix.runner.service.stored import Findings, unread_lines
 
@@ -142,3 +150,79 @@ def _smaller_is_better(view: CellView) -> dict[str, Any]:
     if view.low is not None and view.high is not None:
         entry["range"] = printable(interval_text(view.low, view.high, view.cell.figure.unit))
     return {**entry, "extra": f"{plural(view.processes, 'process', 'processes')}, 95 % interval between them"}
+
+
+def as_json(store: Run, run_findings: Findings, code: int, stray: Sequence[UnreadFile] = ()) -> str:
+    """Return the findings of a run as a JSON document; `stray` are further files that cannot be read."""
+    return as_document({"run_id": store.run_id, "folder": str(store.folder), "exit_code": code}, run_findings, stray)
+
+
+def as_document(head: Mapping[str, object], run_findings: Findings, stray: Sequence[UnreadFile] = ()) -> str:
+    """Return findings as a JSON document that begins with these keys."""
+    fields = {
+        **head,
+        "answer": to_json(run_findings.table.answer),
+        "statuses": dict(Counter(str(record.status) for record in run_findings.records)),
+        "rows": [_row_json(work) for work in run_findings.table.works],
+        left_out.KEY: to_json(run_findings.left_out),
+        "unread": to_json((*run_findings.run_context.unread, *stray)),
+    }
+    return document(fields)
+
+
+def _row_json(work: WorkView) -> dict[str, Any]:
+    row_json: dict[str, Any] = to_json(work.row)
+    del row_json["labels"]  # the title has them
+    row_json["same_work"] = to_json(work.same_work)
+    for view in work.cells:
+        del row_json["cells"][view.backend]["records"]
+        row_json["cells"][view.backend] |= {
+            "statistics": view.statistics,
+            "metrics": to_json(view.metrics),
+            "machines": list(view.cell.machines),
+            "processes": view.processes,
+            "share_of_peak": view.share_of_peak,
+            "achieved_flop_per_s": view.share.achieved_flop_per_s if view.share else None,
+            "scaling": _scaling_json(view.scaling),
+            "cold_over_warm_first_epoch": to_json(view.warm_cache.estimate) if view.warm_cache else None,
+            "keras_cost": _cost_json(view.keras_cost) if view.keras_cost else None,
+            "call": _call_json(*view.call) if view.call else None,
+            **({"cost": {"metric": COST_METRIC, **to_json(view.cost)}} if view.cost else {}),
+        }
+    return row_json
+
+
+def _cost_json(cost: KerasCost) -> dict[str, Any]:
+    return {
+        "keras_over_native": to_json(cost.estimate),
+        "shares": {part.name: to_json(part.share) for part in cost.parts},
+        "text": cost.text,
+    }
+
+
+def _call_json(ladder: CallLadder, rung: CallRung) -> dict[str, Any]:
+    return {
+        "reference": ladder.reference,
+        "over_reference": to_json(rung.estimate),
+        "p50_s": to_json(rung.p50),
+        "p99_s": to_json(rung.p99),
+        "first_call_s": rung.first_call_s,
+        "outputs_deviation": rung.deviation,
+        "outputs": rung.outputs,
+        "reason": rung.reason,
+        "file": to_json(rung.file),
+    }
+
+
+def _scaling_json(scaling: DeviceScaling | None) -> dict[str, Any] | None:
+    """Return what several devices gain; None for a cell on one device."""
+    if scaling is None:
+        return None
+    return {
+        "speed_up": to_json(scaling.speed_up),
+        "efficiency": to_json(scaling.efficiency),
+        "communication_share": scaling.spent.share if scaling.spent else None,
+        "communication_method": scaling.spent.method if scaling.spent else None,
+        "verdict": scaling.verdict,
+        "text": scaling.text,
+    }

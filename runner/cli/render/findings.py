@@ -24,11 +24,10 @@ from keras_matrix.analysis.comparison.primary_metric import (
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.starts import START_MEANING, reported
 from keras_matrix.analysis.comparison.table import CellSummary
-from keras_matrix.analysis.keras_cost import KerasCost
-from keras_matrix.analysis.scaling import DeviceScaling
+from keras_matrix.analysis.cost import COST_LABEL
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic
-from keras_matrix.analysis.views.call_ladder import CallLadder, CallRung
+from keras_matrix.analysis.views.call_ladder import CallLadder
 from keras_matrix.analysis.views.result_table import CellView, ResultTable, WorkView
 from keras_matrix.analysis.views.warnings_view import RuleWarnings, warnings_by_rule
 from keras_matrix.records import left_out
@@ -36,9 +35,9 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.identity import PARAMS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import FIT, GENERATE
-from keras_matrix.records.store import Run
 from keras_matrix.records.task import DEFINITION, PREFIX, TaskRun
 from keras_matrix.records.text import (
+    MILLIJOULE,
     NOTHING,
     Unit,
     amount,
@@ -54,7 +53,6 @@ from keras_matrix.records.text import (
     seconds,
 )
 from keras_matrix.runner.cli.render.format import columns as aligned
-from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.service.stored import Findings, unread_lines
 
 WARNINGS_SHOWN = 12
@@ -65,6 +63,7 @@ COUNTS_FROM = 100_000  # larger integers are counts, and shown with thousands se
 GAP = "  "
 LOWEST = "1.00x"
 BACKEND = "  backend"
+JOULES_PER_SAMPLE = "usage.joules_per_sample"
 
 
 def print_table(run_findings: Findings, printed: Collection[str] = (), stray: Sequence[UnreadFile] = ()) -> None:
@@ -158,81 +157,6 @@ def _plain(text: str) -> str:
     return escape(printable(text))
 
 
-def as_json(store: Run, run_findings: Findings, code: int, stray: Sequence[UnreadFile] = ()) -> str:
-    """Return the findings of a run as a JSON document; `stray` are further files that cannot be read."""
-    return as_document({"run_id": store.run_id, "folder": str(store.folder), "exit_code": code}, run_findings, stray)
-
-
-def as_document(head: Mapping[str, object], run_findings: Findings, stray: Sequence[UnreadFile] = ()) -> str:
-    """Return findings as a JSON document that begins with these keys."""
-    fields = {
-        **head,
-        "answer": to_json(run_findings.table.answer),
-        "statuses": dict(Counter(str(record.status) for record in run_findings.records)),
-        "rows": [_row_json(work) for work in run_findings.table.works],
-        left_out.KEY: to_json(run_findings.left_out),
-        "unread": to_json((*run_findings.run_context.unread, *stray)),
-    }
-    return document(fields)
-
-
-def _row_json(work: WorkView) -> dict[str, Any]:
-    row_json: dict[str, Any] = to_json(work.row)
-    del row_json["labels"]  # the title has them
-    row_json["same_work"] = to_json(work.same_work)
-    for view in work.cells:
-        del row_json["cells"][view.backend]["records"]
-        row_json["cells"][view.backend] |= {
-            "statistics": view.statistics,
-            "metrics": to_json(view.metrics),
-            "machines": list(view.cell.machines),
-            "processes": view.processes,
-            "share_of_peak": view.share_of_peak,
-            "achieved_flop_per_s": view.share.achieved_flop_per_s if view.share else None,
-            "scaling": _scaling_json(view.scaling),
-            "cold_over_warm_first_epoch": to_json(view.warm_cache.estimate) if view.warm_cache else None,
-            "keras_cost": _cost_json(view.keras_cost) if view.keras_cost else None,
-            "call": _call_json(*view.call) if view.call else None,
-        }
-    return row_json
-
-
-def _cost_json(cost: KerasCost) -> dict[str, Any]:
-    return {
-        "keras_over_native": to_json(cost.estimate),
-        "shares": {part.name: to_json(part.share) for part in cost.parts},
-        "text": cost.text,
-    }
-
-
-def _call_json(ladder: CallLadder, rung: CallRung) -> dict[str, Any]:
-    return {
-        "reference": ladder.reference,
-        "over_reference": to_json(rung.estimate),
-        "p50_s": to_json(rung.p50),
-        "p99_s": to_json(rung.p99),
-        "first_call_s": rung.first_call_s,
-        "outputs_deviation": rung.deviation,
-        "outputs": rung.outputs,
-        "reason": rung.reason,
-        "file": to_json(rung.file),
-    }
-
-
-def _scaling_json(scaling: DeviceScaling | None) -> dict[str, Any] | None:
-    """Return what several devices gain; None for a cell on one device."""
-    if scaling is None:
-        return None
-    return {
-        "speed_up": to_json(scaling.speed_up),
-        "efficiency": to_json(scaling.efficiency),
-        "communication_share": scaling.spent.share if scaling.spent else None,
-        "communication_method": scaling.spent.method if scaling.spent else None,
-        "verdict": scaling.verdict,
-        "text": scaling.text,
-    }
-
-
 def cell_lines(work: WorkView, view: CellView) -> list[str]:
     """Return a cell in detail, as lines: requested and resolved settings, each process, failures, warnings."""
     cell = view.cell
@@ -318,6 +242,8 @@ def _used(cell: CellSummary) -> dict[str, str]:
         texts["device utilisation"] = f"mean {percentage(usage.device_utilisation.mean_share)}"
     if usage.device_average_power_w is None and usage.device_power:
         texts["device power"] = f"{number(usage.device_power.mean_w)} W (mean of samples)"
+    if usage.cpu_energy_unread:
+        texts["energy of the CPUs"] = f"not measured: {usage.cpu_energy_unread}"
     return texts
 
 
@@ -399,6 +325,7 @@ def _summary_lines(view: CellView) -> list[str]:
         "peak host memory": bytes_text(cell.peak_host_memory_bytes),
         **({"peak device memory (allocator)": _device_memory(cell)} if _has_device_memory(cell) else {}),
         **_used(cell),
+        **({COST_LABEL: view.cost.text} if view.cost else {}),
     }
     return _pairs(pairs)
 
@@ -457,6 +384,14 @@ def _peak(view: CellView) -> str:
     return NOTHING if view.share_of_peak is None else percentage(view.share_of_peak)
 
 
+def _energy(view: CellView) -> str:
+    return quantity(view.statistics.get(JOULES_PER_SAMPLE), MILLIJOULE)
+
+
+def _cost(view: CellView) -> str:
+    return view.cost.figure if view.cost else NOTHING
+
+
 def columns_of(table: ResultTable) -> list[Column]:
     """Return the columns that a table needs: those of a step, of the metric of a command, or both."""
     cells = [view.cell for view in table.cells]
@@ -480,6 +415,17 @@ def columns_of(table: ResultTable) -> list[Column]:
         ]
     if table.run_context.has_peaks:
         columns.append(Column("of peak", _peak, left_out=4))
+    if any(JOULES_PER_SAMPLE in view.statistics for view in table.cells):
+        columns.append(
+            Column("energy", lambda view: quantity(view.statistics.get(JOULES_PER_SAMPLE), MILLIJOULE), left_out=4)
+        )
+    if table.run_context.prices:
+        columns.append(
+            Column(
+                f"{table.run_context.prices.currency} per 1M samples",
+                lambda view: view.cost.figure if view.cost else NOTHING,
+            )
+        )
     return columns
 
 

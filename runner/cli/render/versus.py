@@ -5,13 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from keras_matrix.analysis.comparison.between_machines import (
+    A,
+    B,
+    Compared,
+    MachineComparison,
+    MachineRow,
+    StoredMachine,
+)
 from keras_matrix.analysis.comparison.counts import FIRST, KINDS, LATER, CountChange, blindness
+from keras_matrix.analysis.comparison.machines import SHOWN_CHARACTERS
 from keras_matrix.analysis.comparison.ratios import bracketed, change_text
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.views.comparison_view import CellChange, ComparisonView
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.settings import COMPILED, DIRECT, NATIVE
-from keras_matrix.records.text import NOTHING, amount, count, percent_change, percentage_interval, printable
+from keras_matrix.records.text import (
+    MILLIJOULE,
+    NOTHING,
+    amount,
+    count,
+    number,
+    percent_change,
+    percentage_interval,
+    printable,
+    quantity,
+)
 from keras_matrix.runner.cli.render.format import columns, document, markdown_table, markdown_text
 
 FACETS = ["workload", "backend", "median", "p95", "first epoch", "scatter between", "scatter within"]
@@ -232,3 +251,88 @@ def _shortened(lines: Sequence[str], what: str = "caveats") -> list[str]:
         *lines[:CAVEATS_SHOWN],
         *([f"and {unlisted_count} more {what}: --json lists all of them"] if unlisted_count > 0 else []),
     ]
+
+
+def machines_text(found: MachineComparison) -> str:
+    """Return the comparison of two machines for a terminal."""
+    lines = [f"{side}: {machine.machine.host_id[:SHOWN_CHARACTERS]}, {machine.text}" for side, machine in _sides(found)]
+    rows = _machine_rows(found)
+    table = [line.rstrip() for line in columns(rows)] if len(rows) > 1 else []
+    remarks = [f"{row.title} on {row.backend}: {row.reason}" for row in found.rows if row.reason]
+    remarks += _cost_remarks(found)
+    if found.changed:
+        remarks.append(f"changed: {', '.join(found.changed)}")
+    remarks += [*_shortened(found.only, "cells"), *found.notes]
+    return "\n".join(map(printable, [*lines, "", *table, *([""] if table else []), *found.summary, *remarks]))
+
+
+def _sides(found: MachineComparison) -> list[tuple[str, StoredMachine]]:
+    return list(zip((A, B), found.machines, strict=True))
+
+
+def _machine_rows(found: MachineComparison) -> list[list[str]]:
+    """Return the table: the times, the energies if both machines count the same, and the costs if there are prices."""
+    has_energy, currency = any(row.energies for row in found.rows), found.currency
+    head = ["workload", "backend", A, B, "B / A", "faster"]
+    head += [f"energy {A}", f"energy {B}"] if has_energy else []
+    head += [f"{currency} per 1M {A}", f"{currency} per 1M {B}", "B / A", "cheaper"] if currency else []
+    rows = [head]
+    for row in found.rows:
+        times = [amount(cell.step_time.centre if cell.step_time else None, cell.figure.unit) for cell in row.cells]
+        texts = [row.title, row.backend, *times, *_compared(row.time)]
+        energies = row.energies or (None, None)
+        texts += [quantity(energy.centre if energy else None, MILLIJOULE) for energy in energies] if has_energy else []
+        money = [number(cost.estimate.centre if cost.estimate else None) for cost in row.costs]
+        texts += [*money, *_compared(row.cost)] if currency else []
+        rows.append(texts)
+    return rows
+
+
+def _compared(compared: Compared | None) -> list[str]:
+    return [bracketed(compared.estimate), compared.text] if compared else [NOTHING, NOTHING]
+
+
+def _cost_remarks(found: MachineComparison) -> list[str]:
+    """Return what costs are made of on each machine, and why others are not known."""
+    texts = [
+        f"{side}: cost of {row.costs[place].basis}"
+        for place, side in enumerate((A, B))
+        for row in found.rows
+        if row.costs and row.costs[place].basis
+    ]
+    texts += [
+        f"{side}: no cost: {row.costs[place].reason}"
+        for place, side in enumerate((A, B))
+        for row in found.rows
+        if row.costs and row.costs[place].reason
+    ]
+    return list(dict.fromkeys(texts))
+
+
+def machines_json(found: MachineComparison) -> str:
+    """Return the comparison of two machines as one JSON document."""
+    fields = {
+        "machines": {side: to_json(machine.machine) for side, machine in _sides(found)},
+        "currency": found.currency,
+        "rows": [_machine_row_json(row) for row in found.rows],
+        "only": list(found.only),
+        "changed": list(found.changed),
+        "notes": list(found.notes),
+    }
+    return document(fields)
+
+
+def _machine_row_json(row: MachineRow) -> dict[str, Any]:
+    return {
+        "title": row.title,
+        "backend": row.backend,
+        "cell_ids": [cell.cell_id for cell in row.cells],
+        "figures": [to_json(cell.step_time) if cell.step_time else None for cell in row.cells],
+        "ratio": to_json(row.time.estimate) if row.time else None,
+        "faster": row.time.lower if row.time and row.time.is_shown else None,
+        "reason": row.reason,
+        "joules_per_sample": [to_json(energy) for energy in row.energies] if row.energies else None,
+        "costs": [to_json(cost) for cost in row.costs],
+        "cost_ratio": to_json(row.cost.estimate) if row.cost else None,
+        "cheaper": row.cost.lower if row.cost and row.cost.is_shown else None,
+    }

@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from functools import reduce
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from keras_matrix.records.instruments.usage import MOST_POINTS, MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
+from keras_matrix.runner.machine.cpu_energy import CpuEnergy
 from keras_matrix.runner.machine.gpus.readings import GpuUse, ReadableGpu, Unreadable
 from keras_matrix.runner.machine.surroundings.counters import total
 from keras_matrix.runner.machine.tree_memory import GroupMemory, TreeMemory
@@ -211,9 +212,14 @@ class Sampling:
         gpus: Sequence[ReadableGpu | Unreadable] = (),
         group: GroupMemory | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        cpu_energy: CpuEnergy | None = None,
     ) -> None:
-        """Take the first process of the tree, and its control group if that has no other processes."""
+        """Take the first process of the tree, and its control group if that has no other processes.
+
+        Without `cpu_energy` nothing is said about the energy of the CPUs.
+        """
         self._tree, self._gpus, self._group, self._clock = TreeMemory(root), gpus, group, clock
+        self._cpu_energy = cpu_energy
         self._device_total = SampledQuantity()
         self._quantities = {name: SampledQuantity() for name in COLUMNS}
         self._thinned = Thinned()
@@ -246,13 +252,17 @@ class Sampling:
         values = reduce(_largest, samples)  # of several GPUs the largest
         if any(value is not None for value in values):
             self._thinned.add(at_s, values)
+        if self._cpu_energy:
+            self._cpu_energy.follow()
         self._last_s, self._sampled_since = at_s, True
 
-    def begin(self, at_s: float) -> None:
-        """Begin a stretch that counts; the process still rests."""
+    def begin(self, at_s: float, *, shared: bool = False) -> None:
+        """Begin a stretch that counts; the process still rests. With `shared` other cells work on the machine."""
         if not self._epochs_s:
             self._epoch_memory.rest(self._host()[0])
         self._in_stretch, self._begun_s, self._sampled_since = True, at_s, False
+        if self._cpu_energy:
+            self._cpu_energy.begin(shared=shared)
         self._energies_before, self._energy_begun_s = self._energies_j()
 
     def end(self, at_s: float, *, resting: bool = False) -> None:
@@ -260,6 +270,8 @@ class Sampling:
         if not self._in_stretch:
             return
         self._count_energy()
+        if self._cpu_energy:
+            self._cpu_energy.end()
         if not self._sampled_since:  # a stretch shorter than the time between two samples
             self.sample(at_s)
         self._in_stretch = False
@@ -298,7 +310,20 @@ class Sampling:
             device_power_source=", ".join(sorted(power_sources)) or None,
             devices=len(self._gpus) or None,
             devices_memory=self._device_total.memory() if len(self._gpus) > 1 else None,
+            **self._of_cpus(),
         )
+
+    def _of_cpus(self) -> dict[str, Any]:
+        """Return the fields of the energy of the CPUs over the stretches."""
+        energy = self._cpu_energy
+        if energy is None or not self._epochs_s:
+            return {}
+        return {
+            "cpu_energy_j": energy.package_j,
+            "dram_energy_j": energy.dram_j,
+            "cpu_average_power_w": energy.package_w,
+            "cpu_energy_unread": energy.unread,
+        }
 
     def memory_readings(self) -> tuple[tuple[float, int], ...]:
         """Return the anonymous memory at readings in and around the stretches that count, by the stretches done."""

@@ -29,6 +29,7 @@ from keras_matrix.runner.cell.job import Job, Resting
 from keras_matrix.runner.executors import Outcome, WaitingCell
 from keras_matrix.runner.executors.supervise.epochs import Alive, Epochs, surroundings
 from keras_matrix.runner.executors.supervise.sampling import Pace, Sampling
+from keras_matrix.runner.machine.cpu_energy import CpuEnergy
 from keras_matrix.runner.machine.gpus.readings import ReadableGpu, Unreadable
 from keras_matrix.runner.machine.surroundings.counters import moved, total
 from keras_matrix.runner.machine.tree_memory import group_of
@@ -138,7 +139,7 @@ class ControlPipe:
 
 def sampling_of(parent: Parent, pid: int, gpus: Sequence[ReadableGpu | Unreadable]) -> Sampling:
     """Return the sampling of a started process: in a container of its own, with its control group."""
-    return Sampling(pid, gpus, group_of(pid) if parent.alone else None)
+    return Sampling(pid, gpus, group_of(pid) if parent.alone else None, cpu_energy=CpuEnergy())
 
 
 class ProcessWatch:
@@ -272,7 +273,7 @@ class Watch(ProcessWatch):
         if self._resting is not None:
             if self._steps is None:
                 if self._epochs.begin(Alive(self._pid, self._root, waiting)):
-                    self._use.begin(self._meter.wall_s)
+                    self._use.begin(self._meter.wall_s, shared=any(cell.works for cell in waiting))
                 else:
                     self._use.over()
             self._control_pipe.go(self._steps)

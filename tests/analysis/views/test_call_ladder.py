@@ -20,7 +20,8 @@ from keras_matrix.dashboards.report.page import call_tables, render
 from keras_matrix.records.findings import FindingKind
 from keras_matrix.records.schema import Artefact, Record, Resolved, Status
 from keras_matrix.records.settings import COMPILED, DIRECT, ON_BATCH, ON_DEVICE, PREDICT, WHOLE
-from keras_matrix.runner.cli.render.findings import as_document, call_lines, table_lines
+from keras_matrix.runner.cli.render.exported import as_document
+from keras_matrix.runner.cli.render.findings import call_lines, table_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record, make_settings
 

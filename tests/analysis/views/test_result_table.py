@@ -17,7 +17,8 @@ from keras_matrix.dashboards.report import results
 from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.records.text import NOTHING, amount, interval, interval_text, number, ratio_text
-from keras_matrix.runner.cli.render.findings import as_document, table_lines
+from keras_matrix.runner.cli.render.exported import as_document
+from keras_matrix.runner.cli.render.findings import table_lines
 from keras_matrix.runner.service.cell_rows import cells_of, comparisons_of
 from keras_matrix.runner.service.stored import Findings, findings_of
 from tests.analysis.views.test_table_properties import RUNS as ANY_RUN

@@ -21,7 +21,8 @@ from keras_matrix.records.fc.communication import Communication, TimingMethod
 from keras_matrix.records.schema import Record
 from keras_matrix.records.text import PERCENT, interval, number, percentage, ratio_text
 from keras_matrix.runner.cli.measure.fc import figure_lines
-from keras_matrix.runner.cli.render.findings import as_document, table_lines
+from keras_matrix.runner.cli.render.exported import as_document
+from keras_matrix.runner.cli.render.findings import table_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.synthetic_devices import device_records, scaled_run
 from tests.synthetic_fc import made_up_run

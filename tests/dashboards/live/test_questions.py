@@ -55,7 +55,7 @@ SHOWN: Mapping[str, tuple[FindingKind, Mapping[str, tuple[str, str]]]] = {
             "host_bytes": ("memory.peak_host_memory_bytes", "estimate"),
             "anonymous_bytes": ("usage.host_anonymous.peak_bytes", "estimate"),
             "device_bytes": ("memory.peak_device_memory_bytes", "estimate"),
-            "samples_per_j": ("usage.samples_per_j", "estimate"),
+            "joules_per_sample": ("usage.joules_per_sample", "estimate"),
             "device_power_w": ("usage.device_average_power_w", "estimate"),
         },
     ),

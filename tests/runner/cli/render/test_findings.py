@@ -13,7 +13,8 @@ from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.views.result_table import result_table
 from keras_matrix.analysis.views.warnings_view import warnings_by_rule
 from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved
-from keras_matrix.runner.cli.render.findings import as_document, cell_lines, warning_lines
+from keras_matrix.runner.cli.render.exported import as_document
+from keras_matrix.runner.cli.render.findings import cell_lines, warning_lines
 from keras_matrix.runner.service.stored import Findings
 from tests.conftest import make_record
 from tests.golden import Golden

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_matrix.records.codec import canonical, decode, loads
+from keras_matrix.records.host.procfs import ProcTree
 from keras_matrix.records.instruments.usage import MOST_POINTS, PowerUse, ShareUse, UsageSeries
 from keras_matrix.records.schema import Times
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.supervise.sampling import MOST_READINGS, EpochMemory, Pace, Sampling, Thinned
+from keras_matrix.runner.machine.cpu_energy import SHARED, CpuEnergy
 from keras_matrix.runner.machine.gpus.readings import GpuUse, Unreadable
 from keras_matrix.runner.measure.judge import judge
 from keras_matrix.runner.measure.record_builder import build_record
@@ -121,6 +124,40 @@ def test_utilisation_counts_only_if_the_drivers_period_is_within_the_epoch() -> 
     found = sampling.usage()
     assert found is not None
     assert found.device_utilisation == ShareUse(0.9, pytest.approx(0.1), 1.0, 2)
+    sampling.close()
+
+
+def rapl(root: Path, energy_uj: int) -> CpuEnergy:
+    """Write the counter of one package, and return its reader."""
+    folder = root / "sys/class/powercap/intel-rapl:0"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in (("name", "package-0"), ("energy_uj", energy_uj), ("max_energy_range_uj", 10**12)):
+        (folder / name).write_text(f"{text}\n")
+    return CpuEnergy(ProcTree(root), iter([10.0, 12.0, 50.0, 52.0]).__next__)
+
+
+@pytest.mark.parametrize(("shared", "expected"), [(False, (40.0, 20.0, None)), (True, (None, None, SHARED))])
+def test_energy_of_the_cpus_covers_the_epochs_unless_other_cells_work_meanwhile(
+    tmp_path: Path, shared: bool, expected: tuple[object, ...]
+) -> None:
+    sampling = Sampling(os.getpid(), cpu_energy=rapl(tmp_path, 0))
+    sampling.begin(0.0, shared=shared)
+    rapl(tmp_path, 40_000_000)
+    sampling.end(2.0)
+    rapl(tmp_path, 90_000_000)  # between the epochs
+    found = sampling.usage()
+    assert found is not None
+    assert (found.cpu_energy_j, found.cpu_average_power_w, found.cpu_energy_unread) == expected
+    assert found.dram_energy_j is None
+    sampling.close()
+
+
+def test_process_without_a_measured_epoch_says_nothing_of_the_cpus(tmp_path: Path) -> None:
+    sampling = Sampling(os.getpid(), cpu_energy=rapl(tmp_path, 0))
+    sampling.sample(0.0)
+    found = sampling.usage()
+    assert found is not None
+    assert (found.cpu_energy_j, found.cpu_energy_unread) == (None, None)
     sampling.close()
 
 
