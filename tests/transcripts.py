@@ -43,6 +43,7 @@ PROGRESS = re.compile(r"^ +(\d+(/\d+)? .*#\d+: |calibrating )")
 REPLACED = (
     (re.compile(r"\(\d[\w ]* left\)"), "(... left)"),  # by the time that the test took
     (re.compile(r"(?m)^(.* in five processes each) \(about [\w ]+\):$"), r"\1 (about ...):"),  # likewise
+    (re.compile(r"(of [\d,]+ candidates) in [\w ]+$", re.MULTILINE), r"\1 in ..."),  # likewise
     (re.compile(rf"\b{re.escape(platform.python_version())}\b"), "3.x"),
     (re.compile(re.escape(sys.executable)), "PYTHON"),
     (re.compile(r"(?m)(are not on this machine, which has) [\d,-]+$"), r"\1 ..."),

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.same_work import differing, mixed
+from keras_matrix.analysis.comparison.same_work import OF_A_MACHINE, differing, mixed
 from keras_matrix.analysis.comparison.table import CellSummary
 from keras_matrix.analysis.comparison.titles import Usual, titles
 from keras_matrix.analysis.comparison.versus import changed
@@ -196,7 +196,7 @@ def _reason(cells: tuple[CellSummary, CellSummary]) -> str | None:
             return f"not measured on {side}"
         if mixture := mixed(cell.measured):
             return f"not comparable: {mixture} within {side}"
-    reason = differing({side: cell.measured for side, cell in sides.items()}, apart=True, between_machines=True)
+    reason = differing({side: cell.measured for side, cell in sides.items()}, apart=True, varied=OF_A_MACHINE)
     return None if reason is None else f"not comparable: {reason}"
 
 

@@ -10,7 +10,7 @@ few epochs of a cell is not detected; `runner parity` compares gradients and upd
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -77,14 +77,12 @@ Users = tuple[tuple[str, ...], tuple[str, ...]]
 """The cells that use TF32 in an operation, and those that do not."""
 
 
-def differing(
-    cells: Cells, apart: bool = False, spread_out: bool = False, between_machines: bool = False
-) -> str | None:
+def differing(cells: Cells, apart: bool = False, spread_out: bool = False, varied: Collection[str] = ()) -> str | None:
     """Return the difference in work between these cells, None if their records show no difference.
 
     `apart`: they are of two sessions, each of which finds by itself the number of steps of an "auto" epoch.
-    `spread_out`: their blocks are at several machines, so that one that failed is missing at one of them.
-    `between_machines`: it is machines that are compared, of which CPUs and devices are a part.
+    `spread_out`: their blocks are at several machines, so that one that failed is missing at one of them. `varied` are
+    names of facts in which they differ because what is compared does: their settings, or `OF_A_MACHINE`.
     """
     cells = {name: records for name, records in cells.items() if records}
     if unproven := sorted(name for name, records in cells.items() if any(map(_unproven, records))):
@@ -94,9 +92,7 @@ def differing(
     is_found_anew = apart and all(record.settings.steps_per_epoch == "auto" for record in all_records)
     optional = OPTIONAL_FACTS | MATCHED_OPTIONAL_FACTS if is_matched else OPTIONAL_FACTS
     for name, fact in (FACTS | optional | (MATCHED_FACTS if is_matched else {})).items():
-        if (is_found_anew and name == STEPS) or (spread_out and name == HOSTS):
-            continue
-        if between_machines and name in OF_A_MACHINE:
+        if name in varied or (is_found_anew and name == STEPS) or (spread_out and name == HOSTS):
             continue
         values_by_cell = {cell_name: _values(fact, records, name in optional) for cell_name, records in cells.items()}
         texts = {cell_name: "/".join(map(_word, values)) for cell_name, values in values_by_cell.items() if values}

@@ -43,6 +43,7 @@ COMMANDS = {
     "roofline": ("runner.cli.compare.roofline", "compare a run's cells with the machine's measured peak"),
     "parity": ("runner.cli.compare.parity", "check that all backends do the same work"),
     "fc": ("runner.cli.measure.fc", "measure or prove a parallel mode of fully connected layers"),
+    "tune": ("runner.cli.measure.tune", "find the fastest setting of a model within a budget"),
     "fit-batch": ("runner.cli.measure.fit_batch", "find the largest batch that fits into a device's memory"),
     "task": ("runner.cli.measure.task", "run one external command, of matrix.yaml or a .cfg file"),
     "trace": ("runner.cli.measure.trace", "record a trace of one cell, or show where its time went"),

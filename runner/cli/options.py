@@ -90,7 +90,7 @@ def add_measuring_options(parser: argparse.ArgumentParser, new_run_flag: str = "
     )
     add_python_option(group, "virtual environment of the cells, or its Python, over the file")
     for flag, converter, metavar, meaning in (
-        ("--budget", seconds, "SECONDS", "add repeats to auto cells for this long, over the file"),
+        ("--budget", seconds, "TIME", "add repeats to auto cells for so many seconds, or 30m, 2h; over the file"),
         ("--order-seed", int, "N", "seed of the random order; default: a new one, recorded"),
         ("--log-dir", log_folder, "FOLDER", "write files for TensorBoard into this folder: runner tensorboard"),
         ("--datasets", Path, "FOLDER", "folder of the data sets; default: ~/.keras/datasets"),
@@ -154,8 +154,11 @@ def share(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """Read a number of seconds. Raises `UsageError`."""
-    value = resolve(text)
+    """Read a number of seconds, or of minutes or hours as in 30m and 2h. Raises `UsageError`."""
+    value, size = resolve(text), {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+    number_before = resolve(text[:-1])
+    if size and isinstance(number_before, (int, float)):
+        value = number_before * size
     if (fault := FILE_RULES["budget"].problem(value)) or not isinstance(value, (int, float)):
         raise UsageError(f"--budget: {fault}")
     return float(value)

@@ -51,7 +51,8 @@ class Cell:
     `precision_target` is None for a fixed number of repeats; else the first look is after `repeats`. `task` is the
     external command that runs instead of a workload; `trace` is what its first process traces. `steps_held` is
     passed to `runner.cell.job.Job`. Cells with the same `together` are measured interleaved, as one comparison with the
-    same number of steps; "" for the usual comparison, of cells that differ in their backend only. `change` names
+    same number of steps; "" for the usual comparison, of cells that differ in their backend only. Those of the same
+    `race` are interleaved, too, and each usual comparison of them has its own number of steps. `change` names
     what was changed in it, for progress. `placement` is where it may be measured.
     """
 
@@ -65,6 +66,7 @@ class Cell:
     trace: Trace | None = None
     steps_held: int = 0
     together: str = ""
+    race: str = ""
     change: str = ""
     placement: PlacementKeys = ANYWHERE
 

@@ -39,9 +39,11 @@ from keras_matrix.runner.plan.stopping import stopping
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.regression.gate import Rule
+    from keras_matrix.analysis.tuning import Candidates
     from keras_matrix.runner.executors.places import Places
     from keras_matrix.runner.executors.preflight import Preflight
     from keras_matrix.runner.plan.largest_batch import LargestFound, Try
+    from keras_matrix.runner.plan.race import RaceBlocks
 
 # File of a run's folder: the log folder of the latest start that had one.
 LOG_DIR_NAME = "log_dir.json"
@@ -81,7 +83,8 @@ class Experiment:
     `about` describes the origin of the cells for `run.json`. Without `arms` there is one, this Python or these images.
     Of cells with `repeats: auto`, repeats are added for at most `budget_s`, until a gate with the `rule` has decided or
     the `question` is answered; with neither, until the intervals are narrow enough. `stopping`, if given, is the name
-    of another way to stop, which keeps other commands from continuing the session.
+    of another way to stop, which keeps other commands from continuing the session. Cells that are `candidates` of a
+    race are measured until that is decided, within the same budget.
     """
 
     cells: Sequence[Cell]
@@ -91,11 +94,20 @@ class Experiment:
     rule: Rule | None = None
     question: ArmsQuestion | None = None
     stopping: str | None = None
+    candidates: Candidates | None = None
 
     @property
     def goal(self) -> SessionGoal:
         """The rule by which repeats are added."""
         return SessionGoal(self.budget_s, self.rule, self.question)
+
+    def decider(self, session: Session) -> Adaptive | RaceBlocks:
+        """Return what decides after each block which further ones the session has."""
+        if self.candidates is None:
+            return Adaptive(session, self.cells, self.goal)
+        from keras_matrix.runner.plan.race import RaceBlocks  # only a race needs it
+
+        return RaceBlocks(session, self.cells, self.candidates, self.budget_s)
 
     def session(self, request: RunRequest) -> SessionRequest:
         """Return the session that measures it, by which an unfinished one is found."""
@@ -175,7 +187,7 @@ def measured(request: RunRequest, experiment: Experiment, display: Display) -> S
         session = _session(request, results, subject, host, display)
         _store_log_dir(session, log_dir)
         preflight = _preflight(request, session, display)
-        decider = Adaptive(session, subject.cells, experiment.goal)
+        decider = experiment.decider(session)
         estimates_s = estimates(request.results, subject.cells).within_limit_s
         roots = import_roots(request.choice.matrix.resolve().parent)
         arms = {name: _arm(request, session.runs[name], arm, preflight, roots) for name, arm in subject.arms.items()}

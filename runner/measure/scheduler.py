@@ -171,7 +171,7 @@ class Scheduler:
     def block(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Measure a block, one comparison after the other."""
         self.begin_block(repeats)
-        for _, group in itertools.groupby(repeats, key=lambda planned: calibration_group(planned.cell)):
+        for _, group in itertools.groupby(repeats, key=lambda p: p.cell.race or calibration_group(p.cell)):
             comparison = list(group)
             for measure_all in (self.compare, self.replace_disturbed):
                 for planned in measure_all(comparison):
@@ -215,10 +215,9 @@ class Scheduler:
 
     def _compared_once(self, repeats: Sequence[PlannedRepeat], is_second_try: bool = False) -> list[PlannedRepeat]:
         self._started = []
-        settings = repeats[0].cell.settings
-        is_automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
-        with self._attempts.calibrating(calibration_group(repeats[0].cell)):
-            calibrated = self._calibrate(repeats) if is_automatic and self._calibration(repeats[0]) is None else {}
+        with self._attempts.calibrating(repeats[0].cell.race or calibration_group(repeats[0].cell)):
+            uncalibrated = [planned for planned in repeats if self._lacks_calibration(planned)]
+            calibrated = self._calibrate(uncalibrated) if uncalibrated else {}
         ended_trials, warm = list[_Ended](), list[_Trial]()
         for planned in repeats:
             if planned.key in calibrated and calibrated[planned.key] is None:
@@ -289,14 +288,19 @@ class Scheduler:
         group = calibration_group(planned.cell)
         return next(filter(None, (arm.run.calibration(group) for arm in self._context.arms.values())), None)
 
+    def _lacks_calibration(self, planned: PlannedRepeat) -> bool:
+        settings = planned.cell.settings
+        is_automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
+        return is_automatic and self._calibration(planned) is None
+
     def _calibrate(self, repeats: Sequence[PlannedRepeat]) -> _Found:
-        """Find the steps per epoch that these cells share.
+        """Find the steps per epoch that these cells share; of a race, each usual comparison of them has its own.
 
         Each process measures its step time and then waits; when all have reported it, each gets the number of steps in
         an epoch. With a warm start the process ends instead, since the measured one must find a full cache. Return the
         process of each repeat that continues, None for one that needs no further attempt.
         """
-        times_s, trial_by_key = dict[str, list[float]](), _Found()
+        times_s, trial_by_key = dict[Key, float](), _Found()
         for planned in repeats:
             if self._missing(planned) or not self._context.usable():
                 continue
@@ -308,33 +312,45 @@ class Scheduler:
                 if self._publish_all([trial.finish()]):
                     trial_by_key[planned.key] = None
                 continue
-            name = f"{planned.arm} {planned.cell.settings.backend}".strip()
-            times_s.setdefault(name, []).append(step_time_s)
+            times_s[planned.key] = step_time_s
             if planned.cell.settings.compile_cache == "cold" and self._has_room([trial], planned.cell):
                 trial_by_key[planned.key] = trial
             else:
                 self._discard(trial)
         return self._agreed(repeats, times_s, trial_by_key)
 
-    def _agreed(
-        self, repeats: Sequence[PlannedRepeat], times_s: Mapping[str, list[float]], trial_by_key: _Found
-    ) -> _Found:
+    def _agreed(self, repeats: Sequence[PlannedRepeat], times_s: Mapping[Key, float], trial_by_key: _Found) -> _Found:
         """Give each waiting process the steps of an epoch, which is stored for later repeats; return what goes on."""
         if not self._context.usable():  # the times of some cells decide nothing
             for started_trial in filter(None, trial_by_key.values()):
                 self._discard(started_trial)
             return {key: None for key, trial in trial_by_key.items() if trial is None}
-        if times_s:
-            # Of several cells of a backend the fastest counts: it needs the most steps.
-            fastest_s = {name: min(own_s) for name, own_s in times_s.items()}
-            limit_s = longest_epoch_s((planned.cell.timeout_s, planned.cell.settings.epochs) for planned in repeats)
-            steps = steps_for(fastest_s.values(), max(itertools.chain.from_iterable(times_s.values())), limit_s)
-            found_steps = {"step_time_s": fastest_s, "steps_per_epoch": steps}
-            for arm in {planned.arm for planned in repeats}:
-                self._context.arms[arm].run.store_calibration(calibration_group(repeats[0].cell), found_steps)
+        by_group: dict[str, list[PlannedRepeat]] = {}
+        for planned in repeats:
+            by_group.setdefault(calibration_group(planned.cell), []).append(planned)
+        for group, group_repeats in by_group.items():
+            self._store_calibration(group, group_repeats, times_s)
         for waiting_trial in filter(None, trial_by_key.values()):
             waiting_trial.running.resume(self._steps_per_epoch(waiting_trial.planned))
         return trial_by_key
+
+    def _store_calibration(self, group: str, repeats: Sequence[PlannedRepeat], times_s: Mapping[Key, float]) -> None:
+        """Store the steps per epoch of a comparison, from the step times of those of its processes that have one."""
+        times_by_name: dict[str, list[float]] = {}
+        for planned in repeats:
+            if planned.key in times_s:
+                name = f"{planned.arm} {planned.cell.settings.backend}".strip()
+                times_by_name.setdefault(name, []).append(times_s[planned.key])
+        if not times_by_name:
+            return
+        # Of several cells of a backend the fastest counts: it needs the most steps.
+        fastest_s = {name: min(own_s) for name, own_s in times_by_name.items()}
+        slowest_s = max(itertools.chain.from_iterable(times_by_name.values()))
+        limit_s = longest_epoch_s((planned.cell.timeout_s, planned.cell.settings.epochs) for planned in repeats)
+        steps = steps_for(fastest_s.values(), slowest_s, limit_s)
+        for arm in {planned.arm for planned in repeats}:
+            found_steps = {"step_time_s": fastest_s, "steps_per_epoch": steps}
+            self._context.arms[arm].run.store_calibration(group, found_steps)
 
     def _discard(self, trial: _Trial) -> None:
         trial.running.abandon()

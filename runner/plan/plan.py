@@ -140,7 +140,7 @@ def estimate_s(cell: Cell, catalog: Catalog, earlier_times_s: Mapping[str, float
 def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
     """Return the groups of cells that are compared with each other: those that differ in their `ARMS` only.
 
-    Cells with the same `together` are one group, whatever they differ in.
+    Cells with the same `together`, or of the same `race`, are one group, whatever they differ in.
     """
     cells_by_comparison: dict[Hashable, list[Cell]] = {}
     for cell in cells:
@@ -151,7 +151,8 @@ def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
 def comparison_of(cell: Cell) -> Hashable:
     """Return a value that is equal for the cells of one comparison."""
     params = cell.settings.params.items()  # with their types: 1, 1.0 and true are equal
-    return cell.together or (_COMPARED(cell.settings), *sorted((name, type(value), value) for name, value in params))
+    own = (_COMPARED(cell.settings), *sorted((name, type(value), value) for name, value in params))
+    return cell.together or cell.race or own
 
 
 def _step_s(settings: Settings, catalog: Catalog) -> float:

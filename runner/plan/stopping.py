@@ -3,6 +3,7 @@
 fixed      in advance: plain intervals
 width      repeats are added until the intervals are narrow enough
 decision   repeats are added until a gate has decided
+race       candidates are dropped until one is known to be among the fastest, by `runner tune`
 quick      one process of each cell, by `runner quick`: no other command continues it
 """
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from keras_matrix.analysis.stats.sequential import Looks
     from keras_matrix.runner.matrix.reader import Cell
 
-FIXED, WIDTH, DECISION = "fixed", "width", "decision"
+FIXED, WIDTH, DECISION, RACE = "fixed", "width", "decision", "race"
 
 
 def stopping(cells: Iterable[Cell], *, to_decide: bool) -> str:
@@ -30,5 +31,6 @@ def looks_of(about: Mapping[str, object]) -> Looks:
     from keras_matrix.analysis.regression import gate
     from keras_matrix.analysis.stats import sequential
 
-    looks = {WIDTH: sequential.LOOKS, DECISION: gate.GATE_LOOKS}
-    return looks.get(str(about.get("stopping")), sequential.FIXED)
+    looks = {WIDTH: sequential.LOOKS, DECISION: gate.GATE_LOOKS, RACE: sequential.LOOKS}
+    name = str(about.get("stopping")).partition(" ")[0]  # of a race, what it is for follows
+    return looks.get(name, sequential.FIXED)

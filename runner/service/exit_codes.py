@@ -32,6 +32,7 @@ TABLE = (
     ExitCode(UNDECIDED, "undecided", "reproduce"),
     ExitCode(OPPOSITE, "the bad end is not slower", "bisect"),
     ExitCode(UNDECIDED, "undecided", "bisect"),
+    ExitCode(UNDECIDED, "undecided", "tune"),
 )
 # The code of each verdict of a command, by the verdict's value.
 VERDICTS: Mapping[str, Mapping[str, int]] = {
@@ -45,6 +46,7 @@ VERDICTS: Mapping[str, Mapping[str, int]] = {
         "within a range": UNDECIDED,
         "not confirmed": UNDECIDED,
     },
+    "tune": {"decided": OK, "all candidates failed": NOT_OK, "undecided": UNDECIDED},
 }
 
 
@@ -54,5 +56,5 @@ def help_text() -> str:
         command: ", ".join(f"{row.code} {row.meaning}" for row in TABLE if row.command == command)
         for command in ("", *VERDICTS)
     }
-    gate, reproduce, bisect = (f"of {command}: {texts[command]}" for command in VERDICTS)
-    return f"exit codes: {texts['']};\n{gate}; {reproduce};\n{bisect}"
+    gate, reproduce, bisect, tune = (f"of {command}: {texts[command]}" for command in VERDICTS)
+    return f"exit codes: {texts['']};\n{gate}; {reproduce};\n{bisect}; {tune}"

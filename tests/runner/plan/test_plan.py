@@ -180,3 +180,10 @@ def test_cell_never_run_is_estimated_from_its_operations(entry: str, expected_s:
 
 def test_measured_cell_is_estimated_from_its_earlier_run(some: list[Cell]) -> None:
     assert plan.estimate_s(some[0], CATALOG, {some[0].cell_id: 1.25}) == 1.25
+
+
+def test_cells_of_a_race_are_one_comparison_in_which_each_work_has_its_own_steps(some: list[Cell]) -> None:
+    raced = [replace(cell, race="one") for cell in some]
+
+    assert [len(group) for group in plan.comparisons(raced)] == [12]
+    assert {plan.calibration_group(cell) for cell in raced} == {plan.calibration_group(cell) for cell in some}
