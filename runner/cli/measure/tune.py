@@ -11,6 +11,7 @@ default is from further blocks. Exit 1: no candidate could be measured. docs/tun
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         report.write(args.out, tune_page.page(view))
     if args.apply is not None and view.answers:
-        tune.apply(args.apply, view, {c.cell_id: c.settings for c in entrants.cells}, " ".join(request.command))
+        tune.apply(args.apply, view, {c.cell_id: c.settings for c in entrants.cells}, shlex.join(request.command))
         display.say(f"\nwrote {args.apply}: runner --matrix {args.apply}")
     return code
 
