@@ -107,7 +107,7 @@ class Candidates:
     """The candidates of a race, by cell_id, and what they are raced for.
 
     `default` is the one that the winners are compared with. `names` has the text of each, of the settings in which they
-    differ. The number of candidates of `rule` is set for each race.
+    differ. `rule` has the probability of an error of all answers together; each race sets its number of candidates.
     """
 
     settings: Mapping[str, Settings]
@@ -121,6 +121,16 @@ class Candidates:
         values, usual = _numbers(self.settings[cell_id]), _numbers(self.settings[self.default])
         keys = [key for key in {**usual, **values} if canonical(values.get(key)) != canonical(usual.get(key))]
         return tuple(assignment(key, values.get(key)) for key in keys)
+
+    @property
+    def race_rule(self) -> RaceRule:
+        """The rule of each race: if there are two, each has half of the probability of an error."""
+        return replace(self.rule, delta=self.rule.delta / (2 if self.has_others else 1))
+
+    @property
+    def has_others(self) -> bool:
+        """Whether some candidates have other numbers than the default, so that there is a second race over all."""
+        return len(self.equal) < len(self.settings)
 
     @property
     def equal(self) -> list[str]:
@@ -184,13 +194,12 @@ def races(records: Iterable[Record], candidates: Candidates, before: int | None 
         if record.cell_id not in failed and (cost := candidates.objective.cost(record)):
             costs[record.repeat][record.cell_id] = cost
     blocks = tuple(costs[repeat] for repeat in sorted(costs))
-    equal = candidates.equal
-    has_others = len(equal) < len(candidates.settings)
+    rule = candidates.race_rule
     return Races(
         blocks,
         failed,
-        race_of(blocks, equal, candidates.rule),
-        race_of(blocks, list(candidates.settings), candidates.rule) if has_others else None,
+        race_of(blocks, candidates.equal, rule),
+        race_of(blocks, list(candidates.settings), rule) if candidates.has_others else None,
     )
 
 

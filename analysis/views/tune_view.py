@@ -28,6 +28,7 @@ from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import duration, percentage, plural
 
 EQUAL, OTHERS = "fastest with equal numbers", "fastest of all, with other numbers"
+AGAINST_DEFAULT = "time against the default"
 COST_NAMES = {Aim.SAMPLE: "time of a sample", Aim.LATENCY: "time of a step", Aim.JOB: "time of the job"}
 
 
@@ -85,12 +86,13 @@ class RaceAnswer:
         if self.gain is None:
             return self.no_gain
         interval = "" if self.gain.bounds else ", no interval"
-        return f"{change_text(self.gain)}{interval} against the default, in {plural(self.gain.count, 'fresh block')}"
+        return f"{change_text(self.gain)}{interval}, in {plural(self.gain.count, 'fresh block')}"
 
     @property
     def comment(self) -> list[str]:
         """The answer as lines of a comment."""
-        lines = [f"{self.title}{'' if self.decided else ', undecided'}: {self.name}", self.gain_text]
+        head = f"{self.title}{'' if self.decided else ', undecided'}: {self.name}"
+        lines = [head, f"{AGAINST_DEFAULT}: {self.gain_text}"]
         return lines + [f"numbers differ: {', '.join(self.other_numbers)}"] * bool(self.other_numbers)
 
 

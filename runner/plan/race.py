@@ -113,7 +113,7 @@ class RaceBlocks:
 
     def _suffices(self, count: int) -> bool:
         """Return whether the budget suffices for a block of `count` processes and the confirmation after it."""
-        sides = 2 if len(self._candidates.equal) == len(self._candidates.settings) else 3
+        sides = 3 if self._candidates.has_others else 2
         needed_s = (count + MIN_BLOCKS * sides) * self._progress.process_s
         return self._progress.elapsed_s + needed_s <= self._budget_s
 

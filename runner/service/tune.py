@@ -43,7 +43,7 @@ from keras_matrix.runner.plan.race import race_progress
 from keras_matrix.runner.plan.stopping import RACE
 from keras_matrix.runner.service.run import with_found_values
 from keras_matrix.runner.service.stored import write_report
-from keras_matrix.runner.whatif.strategy_file import ChosenCell, written
+from keras_matrix.runner.whatif.strategy_file import ChosenCell, entry_of, written
 
 NAME = "runner tune"
 BUDGET_S = 1800.0
@@ -353,10 +353,10 @@ def use_of(settings: Settings) -> Use:
         words = ["runner", "--workload", settings.workload, "--backend", settings.backend]
         words += [word for key, value in values for word in ("--set", assignment(key, value))]
     try:
-        entry = written([ChosenCell(settings, ())]).text.partition("cells:\n")[2]
+        entry = entry_of(settings)
     except (InputError, InfrastructureError):
         entry = ""
-    return Use(shlex.join(words), entry.rstrip("\n"))
+    return Use(shlex.join(words), entry)
 
 
 def check_new(path: Path) -> None:

@@ -85,6 +85,12 @@ def written(choices: Sequence[ChosenCell], heading: Iterable[str] = (), repeats:
     return StrategyFile(text, tuple(cell_by_id[chosen_id] for chosen_id in cell_ids))
 
 
+def entry_of(settings: Settings) -> str:
+    """Return the entry of one cell in any matrix file: it names its backend. Raises as `written`."""
+    written([ChosenCell(settings, ())])
+    return "\n".join(_entry(settings, names_backend=True))
+
+
 def problem_of(settings: Settings) -> str | None:
     """Return why a matrix file may not have these settings, None if it may."""
     try:

@@ -62,6 +62,16 @@ def test_race_over_all_is_missing_if_all_numbers_are_equal() -> None:
     assert races([*equal, record(LARGE, 0, 0.01)], candidates(DEFAULT, OTHER, LARGE)).overall is not None
 
 
+def test_two_races_share_the_probability_of_an_error() -> None:
+    equal, both = candidates(DEFAULT, OTHER), candidates(DEFAULT, OTHER, LARGE)
+    assert (equal.race_rule.delta, both.race_rule.delta) == (equal.rule.delta, both.rule.delta / 2)
+    # The same blocks in both: they drop the slower of two, unless each race may err half as often.
+    records = [record(one, repeat, 0.01 * (1 + (one is OTHER))) for repeat in range(6) for one in (DEFAULT, OTHER)]
+    sparing = races([*records, *(record(LARGE, repeat, 0.02) for repeat in range(6))], both)
+    assert races(records, equal).undecided == []
+    assert sparing.equal in sparing.undecided
+
+
 def test_candidates_left_in_either_race_are_measured_until_both_are_decided() -> None:
     records = [
         record(one, repeat, step_s * (1 + 0.001 * (repeat % 3)))

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from keras_matrix.analysis.racing import WITHIN, RaceRule, fewest_blocks
+from keras_matrix.analysis.racing import WITHIN, fewest_blocks
 from keras_matrix.analysis.tuning import Aim
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.dashboards.report import tune_page
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 def _beforehand(entrants: Entrants, goal: TuneGoal, block_s: float, budget_s: float) -> str:
     """Return what will be measured."""
     count = len(entrants.cells)
-    first, last = fewest_blocks(RaceRule(count, goal.within))
+    first, last = fewest_blocks(tune.candidates_of(entrants, goal).race_rule)
     lines = [
         f"{plural(count, 'candidate')}: about {duration(block_s)} a block, for {duration(budget_s)} at most; the first "
         f"are dropped after {first} blocks, and two that are equally fast need {last}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keras_matrix.analysis.comparison.ratios import bracketed
-from keras_matrix.analysis.views.tune_view import CandidateRow, RaceAnswer, TuneView
+from keras_matrix.analysis.views.tune_view import AGAINST_DEFAULT, CandidateRow, RaceAnswer, TuneView
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.text import NOTHING, percent_change, plural, printable, ratio_text, seconds
 from keras_matrix.runner.cli.render.format import columns, document, markdown_table, markdown_text
@@ -67,7 +67,7 @@ def as_json(view: TuneView, exit_code: int) -> str:
 def _answer_facts(answer: RaceAnswer) -> list[str]:
     """Return the answer in lines, the first of which names it."""
     name = answer.name if answer.decided else f"undecided; {answer.name} leads"
-    lines = [f"{answer.title}: {name}", f"gain: {answer.gain_text}"]
+    lines = [f"{answer.title}: {name}", f"{AGAINST_DEFAULT}: {answer.gain_text}"]
     if answer.other_numbers:
         lines.append(f"numbers differ from the default's: {', '.join(answer.other_numbers)}")
     if answer.tied:
