@@ -23,9 +23,15 @@ from keras_matrix.dashboards.report import page as report
 from keras_matrix.dashboards.report import tune_page
 from keras_matrix.records.backends import backends_for
 from keras_matrix.records.settings import FIT, Scalar
-from keras_matrix.records.text import duration, plural
+from keras_matrix.records.text import duration, percentage, plural
 from keras_matrix.runner.cli.compare.compare import check_pages
-from keras_matrix.runner.cli.options import add_measuring_options, cell_choice, installed_for, run_request
+from keras_matrix.runner.cli.options import (
+    add_matrix_options,
+    add_measuring_options,
+    cell_choice,
+    installed_for,
+    run_request,
+)
 from keras_matrix.runner.cli.render import tuning
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.registry import size_bytes
@@ -51,13 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "the setting has; may be repeated"
     )
     add_several("--over", metavar="AXES", help=over_help)
-    parser.add_argument("--matrix", type=Path, default=MATRIX, metavar="FILE", help="instead: each cell of a matrix")
-    add_several("--filter", metavar="KEY=PATTERN", help="only cells of the matrix that match; may be repeated")
-    add_several("--backend", metavar="NAME", help="only this backend; may be repeated")
-    add_several("--set", metavar="KEY=VALUE", dest="assignments", help="a setting of all candidates; may be repeated")
     add_several("--default", metavar="KEY=VALUE", help="what the winner is compared with; may be repeated")
     parser.add_argument(
-        "--within", default=f"{WITHIN:.0%}", metavar="SHARE", help="tolerated excess over the best; default: 2%%"
+        "--within", default=percentage(WITHIN), metavar="SHARE", help="tolerated excess over the best; default: 2%%"
     )
     aim_help = "what is least: sample, latency (a step), or job:N, the time of N steps with the compilation"
     parser.add_argument(
@@ -69,12 +71,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the answer as Markdown")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the answer as a page with a picture")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and answer")
+    add_matrix_options(parser)
     add_measuring_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Race, show the answer, and write what was asked for. Returns the exit code."""
     check_pages(args.markdown, args.out)
+    if args.repeats is not None:
+        raise UsageError("--repeats: a race finds by itself how many processes it needs; leave it out")
     if args.apply is not None:
         tune.check_new(args.apply)
     goal, entrants = _goal(args), _entrants(args)
@@ -130,7 +135,9 @@ def share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= MOST_WITHIN:
-        raise UsageError(f"--within: must be a share above 0 and at most {MOST_WITHIN:.0%}, such as 2%, got {text!r}")
+        raise UsageError(
+            f"--within: must be a share above 0 and at most {percentage(MOST_WITHIN)}, such as 2%, got {text!r}"
+        )
     return value
 
 

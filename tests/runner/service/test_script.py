@@ -347,5 +347,5 @@ def test_every_use_case_that_measures_finds_the_values_of_its_cells_first() -> N
     sources = {path.stem: path.read_text() for path in (ROOT / "runner" / "service").glob("*.py")}
     measuring = {name for name, text in sources.items() if re.search(r"import (\([^)]*|.*)\bmeasured\b", text)}
     finding = {name for name in measuring if "with_found_values(" in sources[name]}
-    assert finding == {"run", "compare", "selftest"}
+    assert finding == {"run", "compare", "selftest", "tune"}
     assert measuring - finding == set(OF_NO_MATRIX)

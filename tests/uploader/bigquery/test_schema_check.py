@@ -28,6 +28,7 @@ def test_cells_of_version_1_lack_only_what_migrate_adds() -> None:
         ("usage_host_source", ColumnMode.NULLABLE),
         ("usage_course", ColumnMode.NULLABLE),
         ("usage_device_power_source", ColumnMode.NULLABLE),
+        ("usage_cpu_energy_unread", ColumnMode.NULLABLE),
         ("tensorboard_log_dir", ColumnMode.NULLABLE),
         ("tensorboard_written", ColumnMode.REPEATED),
         ("tensorboard_problem", ColumnMode.NULLABLE),

@@ -82,7 +82,8 @@ def test_what_is_printed(transcript: Transcript, golden: Golden) -> None:
     for axes in ("batch_size", "batch_size=32|", "epochs=3|4", "jit=maybe|true", "jit, jit=true", "widht=1|2"):
         transcript.run(f"tune mnist_mlp --over '{axes}'")
     transcript.note("bad values")
-    for flags in ("--within 90%", "--for job", "--for speed", "--budget 1s", "--most-memory much", "--set jit=true"):
+    bad_flags = ("--repeats 3", "--within 90%", "--for job", "--for speed", "--budget 1s", "--most-memory much")
+    for flags in (*bad_flags, "--set jit=true"):
         transcript.run(f"tune mnist_mlp --over jit,backend=jax|torch {flags}")
     golden.check("tune.txt", transcript.text)
 
