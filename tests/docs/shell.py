@@ -35,7 +35,7 @@ PLAIN |= {"for", "done", "fi"}  # keywords
 RUN = {
     "run": {"--executor", "--upload"},
     "fc": {"--network", "--prove", "--export-csv"},
-    "compare": {"--base", "--new", "--base-env", "--new-env"},
+    "compare": {"--base", "--new", "--base-env", "--new-env", "--machines"},
     "history": {"--results", "--calibrate"},
     **{
         name: set[str]()
