@@ -154,7 +154,7 @@ class TuneView:
     def promise(self) -> str:
         """What a decided answer promises."""
         share, within = percentage(1 - self.delta), percentage(self.within)
-        return f"with probability {share}, what is named is within {within} of the best, in {self.cost_name}"
+        return f"a decided answer is within {within} of the best with probability {share}, in {self.cost_name}"
 
 
 def tune_view(outcome: RaceOutcome) -> TuneView:
