@@ -245,7 +245,7 @@ def _other_work(
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class CandidateStart:
     """What a process takes up to the end of its first step, and from which step on it is ahead of the default.
 
     `break_even_step` counts steps of the default's batch: 0 for a candidate that is ahead at once, None for one that
@@ -256,7 +256,7 @@ class Start:
     break_even_step: int | None
 
 
-def starts(records: Iterable[Record], candidates: Candidates) -> dict[str, Start]:
+def starts(records: Iterable[Record], candidates: Candidates) -> dict[str, CandidateStart]:
     """Return the start of each measured candidate, the median over its processes."""
     by_candidate: dict[str, list[Record]] = {}
     for record in latest_attempts(records):
@@ -271,11 +271,11 @@ def starts(records: Iterable[Record], candidates: Candidates) -> dict[str, Start
         for cell_id, own in by_candidate.items()
     }
     if candidates.default not in figures:
-        return {cell_id: Start(start_s, None) for cell_id, (start_s, _) in figures.items()}
+        return {cell_id: CandidateStart(start_s, None) for cell_id, (start_s, _) in figures.items()}
     usual_start_s, usual_sample_s = figures[candidates.default]
     samples = step_samples(by_candidate[candidates.default][0])
     return {
-        cell_id: Start(start_s, _break_even(start_s - usual_start_s, (usual_sample_s - sample_s) * samples))
+        cell_id: CandidateStart(start_s, _break_even(start_s - usual_start_s, (usual_sample_s - sample_s) * samples))
         for cell_id, (start_s, sample_s) in figures.items()
     }
 

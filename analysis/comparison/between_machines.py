@@ -57,7 +57,7 @@ class StoredMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedFigure:
     """One figure on both machines: its ratio B / A, which machine has the lower one, and whether that is shown."""
 
     ratio: SessionRatio
@@ -90,10 +90,10 @@ class MachineRow:
     title: str
     backend: str
     cells: tuple[CellSummary, CellSummary]
-    time: Compared | None
+    time: ComparedFigure | None
     reason: str | None
     costs: tuple[CellCost, ...] = ()
-    cost: Compared | None = None
+    cost: ComparedFigure | None = None
     energies: tuple[Estimate, Estimate] | None = None
 
 
@@ -118,7 +118,7 @@ class MachineComparison:
         return lines
 
 
-def _summary(word: str, compared: Sequence[Compared | None]) -> str:
+def _summary(word: str, compared: Sequence[ComparedFigure | None]) -> str:
     counts = {side: sum(one is not None and one.is_shown and one.lower == side for one in compared) for side in (A, B)}
     undecided = sum(one is not None and not one.is_shown for one in compared)
     texts = [f"{side} is {word} in {count}" for side, count in counts.items()]
@@ -200,11 +200,11 @@ def _reason(cells: tuple[CellSummary, CellSummary]) -> str | None:
     return None if reason is None else f"not comparable: {reason}"
 
 
-def _compared(ratio: SessionRatio) -> Compared:
-    return Compared(ratio, A if ratio.estimate.centre > 1 else B)
+def _compared(ratio: SessionRatio) -> ComparedFigure:
+    return ComparedFigure(ratio, A if ratio.estimate.centre > 1 else B)
 
 
-def _cost(ratio: SessionRatio, costs: Sequence[CellCost]) -> Compared | None:
+def _cost(ratio: SessionRatio, costs: Sequence[CellCost]) -> ComparedFigure | None:
     """Return the ratio of costs, with the errors of the ratio of times; None if a cost is not known."""
     estimates = [cost.estimate for cost in costs if cost.estimate]
     if len(estimates) < 2:
@@ -225,7 +225,7 @@ def _judged(rows: Sequence[MachineRow]) -> list[MachineRow]:
     return [replace(row, time=time, cost=cost) for row, time, cost in zip(rows, times, costs, strict=True)]
 
 
-def _discoveries(compared: Sequence[Compared | None]) -> list[Compared | None]:
+def _discoveries(compared: Sequence[ComparedFigure | None]) -> list[ComparedFigure | None]:
     p_values = {i: p for i, one in enumerate(compared) if one and (p := one.ratio.p_value()) is not None}
     adjusted = dict(zip(p_values, adjusted_p_values(list(p_values.values())), strict=True))
     return [

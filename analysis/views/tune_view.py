@@ -6,17 +6,17 @@ Terminal, Markdown, page and JSON document render it. A winner's gain is from bl
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.ratios import change_text
+from keras_matrix.analysis.comparison.ratios import bracketed, change_text
 from keras_matrix.analysis.racing import Drop, MainEffect, Race, main_effects
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.tuning import (
     Aim,
     Candidates,
+    CandidateStart,
     Races,
-    Start,
     TuneOutcome,
     gain,
     pair_ratio,
@@ -24,8 +24,8 @@ from keras_matrix.analysis.tuning import (
     starts,
 )
 from keras_matrix.records.schema import Record
-from keras_matrix.records.settings import Scalar
-from keras_matrix.records.text import duration, percentage, plural
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.text import duration, percentage, plural, ratio_text
 
 EQUAL, OTHERS = "fastest with equal numbers", "fastest of all, with other numbers"
 AGAINST_DEFAULT = "time against the default"
@@ -33,7 +33,7 @@ COST_NAMES = {Aim.SAMPLE: "time of a sample", Aim.LATENCY: "time of a step", Aim
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class CandidateUse:
     """How to use a candidate: the command that measures it, and its matrix entry; empty if it can have none."""
 
     command: str
@@ -44,8 +44,8 @@ class Use:
 class RaceOutcome:
     """What a race left: its records, its candidates, and what is stored of its end.
 
-    `confirmed_from` is the first repeat of the confirmation. `balanced` has the
-    value of each varying setting of the candidates of the full product, `impossible` the points that no cell can have.
+    `confirmed_from` is the first repeat of the confirmation. `balanced` has the value of each varying setting of the
+    candidates of the full product, `impossible` the points that no cell can have. `use_of` says how to use one.
     """
 
     records: Sequence[Record]
@@ -57,7 +57,7 @@ class RaceOutcome:
     balanced: Mapping[str, Mapping[str, str]]
     impossible: Mapping[str, str]
     untried: Sequence[str]
-    uses: Mapping[str, Use]
+    use_of: Callable[[Settings], CandidateUse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class RaceAnswer:
     other_numbers: tuple[str, ...]
     gain: Estimate | None
     no_gain: str
-    use: Use
+    use: CandidateUse
     remarks: tuple[str, ...] = ()
 
     @property
@@ -114,7 +114,7 @@ class CandidateRow:
     state: str
     is_default: bool
     other_numbers: tuple[str, ...]
-    start: Start | None
+    start: CandidateStart | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,30 @@ class TuneView:
     is_job: bool
     spent: str
     advice: tuple[str, ...]
+
+    @property
+    def effect_rows(self) -> list[list[str]]:
+        """The effects: a value, the one instead of it, the ratio of times, the range of single pairs, their number."""
+        return [
+            [
+                effect.value,
+                effect.reference,
+                bracketed(effect.ratio),
+                f"{ratio_text(effect.least)} to {ratio_text(effect.most)}",
+                str(effect.pairs),
+            ]
+            for effect in self.effects
+        ]
+
+    @property
+    def failed_texts(self) -> list[str]:
+        """Who left without being measured to the end, each with its reason."""
+        return [f"{name}: {reason}" for name, reason in self.failed.items()]
+
+    @property
+    def impossible_texts(self) -> list[str]:
+        """The combinations that no cell can have, each with its reason."""
+        return [f"{name}: {reason}" for name, reason in self.impossible.items()]
 
     @property
     def outcome(self) -> TuneOutcome:
@@ -213,7 +237,7 @@ def _answer(outcome: RaceOutcome, race: Race, title: str) -> RaceAnswer:
         candidates.other_numbers(leader),
         estimate,
         no_gain,
-        outcome.uses[leader],
+        outcome.use_of(candidates.settings[leader]),
         (f"its typical process is the fastest, but on average {', '.join(averages)} is",) if averages else (),
     )
 

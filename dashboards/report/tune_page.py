@@ -31,18 +31,10 @@ def page(view: TuneView) -> str:
         lead=_lead(view),
         lines=[_line(row, view, axis) for row in view.rows],
         axis=axis,
-        effects=[
-            (
-                effect.value,
-                effect.reference,
-                bracketed(effect.ratio),
-                f"{ratio_text(effect.least)} to {ratio_text(effect.most)}",
-            )
-            for effect in view.effects
-        ],
+        effects=view.effect_rows,
         lists=[
-            ("Left the race", [f"{name}: {reason}" for name, reason in view.failed.items()]),
-            ("Impossible", [f"{name}: {reason}" for name, reason in view.impossible.items()]),
+            ("Left the race", view.failed_texts),
+            ("Impossible", view.impossible_texts),
             ("Never tried", list(view.untried)),
             ("What to try with more time", list(view.advice)),
         ],

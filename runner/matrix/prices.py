@@ -24,7 +24,7 @@ from keras_matrix.records.text import escaped
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import strict_yaml
 from keras_matrix.runner.matrix.scalars import say
-from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, LineProblem, Stop, path_text
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Stop
 from keras_matrix.runner.matrix.value_reader import ValueReader
 
 MACHINES, ELECTRICITY, CURRENCY = "machines", "electricity", "currency"
@@ -53,13 +53,8 @@ def parse(name: str, text: bytes) -> Prices:
     reader = _PriceReader(strict_yaml.read(text))
     prices = reader.prices()
     if reader.problems:
-        raise UsageError("\n".join(_line(name, problem) for problem in reader.problems))
+        raise UsageError("\n".join(problem.text_in(name) for problem in reader.problems))
     return prices
-
-
-def _line(name: str, problem: LineProblem) -> str:
-    place_text = f"{escaped(path_text(problem.path))}: " if problem.path else ""
-    return f"{name}:{problem.line}: {place_text}{problem.text}"
 
 
 class _PriceReader(ValueReader):

@@ -36,7 +36,6 @@ from keras_matrix.runner.matrix.entries import read
 from keras_matrix.runner.matrix.entry import ANYWHERE, Entry, PlacementKeys, placement_of
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, TO_BE_FOUND, Axes
 from keras_matrix.runner.matrix.overrides import Overrides, overridden
-from keras_matrix.runner.matrix.strict_yaml import path_text
 
 MAX_CELLS = 100_000
 NO_FILE = "give the path with --matrix, or write a first matrix with: keras-matrix init"
@@ -111,7 +110,7 @@ def parse(path: Path, text: bytes, catalog: Catalog | None = None) -> Matrix:
     used_catalog = catalog or catalogs.load()
     reading = read(strict_yaml.read(text), used_catalog)
     if reading.problems:
-        raise MatrixError([_problem(path, problem) for problem in reading.problems])
+        raise MatrixError([problem.text_in(_name(path)) for problem in reading.problems])
     budget_s = reading.file_values.get("budget")
     budget_s = None if budget_s is None else float(budget_s)
     return Matrix(_name(path), reading.entries, used_catalog, budget_s, environments=reading.environments)
@@ -206,11 +205,6 @@ def _bytes(path: Path) -> bytes:
             return file.read(strict_yaml.MAX_BYTES + 1)
     except OSError as error:
         raise MatrixError([f"{_name(path)}: cannot be read ({error.strerror})"]) from error
-
-
-def _problem(path: Path, problem: strict_yaml.LineProblem) -> str:
-    place_text = f"{escaped(path_text(problem.path))}: " if problem.path else ""
-    return f"{_name(path)}:{problem.line}: {place_text}{problem.text}"
 
 
 def _name(path: Path) -> str:

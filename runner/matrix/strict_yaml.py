@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import yaml
 
+from keras_matrix.records.text import escaped
 from keras_matrix.runner.matrix.scalars import resolve, say
 
 MAX_BYTES = 1 << 20
@@ -46,6 +47,11 @@ class LineProblem:
     line: int
     path: Path
     text: str
+
+    def text_in(self, name: str) -> str:
+        """Return the problem as one line, `NAME:LINE: path: text`, for a file of this name."""
+        place_text = f"{escaped(path_text(self.path))}: " if self.path else ""
+        return f"{name}:{self.line}: {place_text}{self.text}"
 
 
 @dataclass(frozen=True, slots=True)

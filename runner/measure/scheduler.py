@@ -171,7 +171,7 @@ class Scheduler:
     def block(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Measure a block, one comparison after the other."""
         self.begin_block(repeats)
-        for _, group in itertools.groupby(repeats, key=lambda p: p.cell.race or calibration_group(p.cell)):
+        for _, group in itertools.groupby(repeats, key=measured_with):
             comparison = list(group)
             for measure_all in (self.compare, self.replace_disturbed):
                 for planned in measure_all(comparison):
@@ -215,7 +215,7 @@ class Scheduler:
 
     def _compared_once(self, repeats: Sequence[PlannedRepeat], is_second_try: bool = False) -> list[PlannedRepeat]:
         self._started = []
-        with self._attempts.calibrating(repeats[0].cell.race or calibration_group(repeats[0].cell)):
+        with self._attempts.calibrating(measured_with(repeats[0])):
             uncalibrated = [planned for planned in repeats if self._lacks_calibration(planned)]
             calibrated = self._calibrate(uncalibrated) if uncalibrated else {}
         ended_trials, warm = list[_Ended](), list[_Trial]()
@@ -466,6 +466,11 @@ class Scheduler:
             gpus=self._context.gpus or planned.cell.placement.gpus,
             downloads={**self._context.downloads} if is_users(settings.workload) else {},
         )
+
+
+def measured_with(planned: PlannedRepeat) -> str:
+    """Return what a cell is measured interleaved with: the candidates of its race, else those compared with it."""
+    return planned.cell.race or calibration_group(planned.cell)
 
 
 def judged_together(ended_trials: Sequence[tuple[str, Outcome]]) -> tuple[bool, list[Outcome]]:

@@ -52,7 +52,8 @@ class _Measured:
 
 def compare_machines(request: MachinesRequest) -> MachineComparison:
     """Return the comparison of two machines. Raises `UsageError` if a name is that of no machine or of several."""
-    stored = _read(request.results, Results(request.results).runs()) if Results(request.results).runs() else None
+    runs = Results(request.results).runs()
+    stored = _read(request.results, runs) if runs else None
     sides = [_side(name, stored, request.results) for name in (request.first, request.second)]
     (first, first_host), (second, second_host) = sides
     if (first.root, first_host) == (second.root, second_host):

@@ -21,7 +21,7 @@ from typing import Any
 from keras_matrix.analysis.comparison.titles import varying_keys
 from keras_matrix.analysis.racing import RaceRule
 from keras_matrix.analysis.tuning import Aim, Candidates, Objective
-from keras_matrix.analysis.views.tune_view import RaceOutcome, TuneView, Use, tune_view
+from keras_matrix.analysis.views.tune_view import CandidateUse, RaceOutcome, TuneView, tune_view
 from keras_matrix.records import files
 from keras_matrix.records.codec import canonical, to_json
 from keras_matrix.records.identity import assignment, named
@@ -329,7 +329,7 @@ def raced(request: RunRequest, entrants: Entrants, goal: TuneGoal, display: Disp
             },
             impossible=entrants.impossible,
             untried=tuple(names[cell.cell_id] for cell in entrants.untried),
-            uses={cell.cell_id: use_of(cell.settings) for cell in entrants.cells},
+            use_of=use_of,
         )
     )
 
@@ -342,7 +342,7 @@ def _stopping(goal: TuneGoal, default: str) -> str:
 # --- The answer -------------------------------------------------------------------------------------------------------
 
 
-def use_of(settings: Settings) -> Use:
+def use_of(settings: Settings) -> CandidateUse:
     """Return the command that measures a cell again, and its matrix entry, empty for what a file cannot have."""
     values = [(key, value) for key, value in differing(settings) if key not in ("args", "call", "before")]
     if settings.script:
@@ -356,7 +356,7 @@ def use_of(settings: Settings) -> Use:
         entry = entry_of(settings)
     except (InputError, InfrastructureError):
         entry = ""
-    return Use(shlex.join(words), entry)
+    return CandidateUse(shlex.join(words), entry)
 
 
 def check_new(path: Path) -> None:

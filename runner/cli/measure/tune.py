@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -125,10 +125,10 @@ def _goal(args: argparse.Namespace) -> TuneGoal:
     if steps:
         check_range("--for job", int(steps), 1, MOST_JOB_STEPS)
     memory = None if args.most_memory is None else size_bytes("--most-memory", args.most_memory)
-    return TuneGoal(Aim(name), int(steps or 0), memory, share(args.within))
+    return TuneGoal(Aim(name), int(steps or 0), memory, tolerated_excess(args.within))
 
 
-def share(text: str) -> float:
+def tolerated_excess(text: str) -> float:
     """Read a tolerated excess, as in 2% or 0.02. Raises `UsageError`."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -182,12 +182,8 @@ def _entrants(args: argparse.Namespace) -> Entrants:
         raise UsageError(f"--set {both[0]}: is in --over, too; leave one out")
     named = next((axis.values for axis in axes if axis.key == "backend"), tuple(backends[:1]))
     check_backends([str(name) for name in named])
-    entrants = tune.of_model(args.model, axes, default, str(named[0]), _overrides(assignments))
+    entrants = tune.of_model(args.model, axes, default, str(named[0]), Overrides(assignments=assignments))
     return _checked(replace(entrants, choice=replace(entrants.choice, service=args.service)))
-
-
-def _overrides(assignments: Mapping[str, Scalar]) -> Overrides:
-    return Overrides(assignments=assignments)
 
 
 def _checked(entrants: Entrants) -> Entrants:

@@ -416,16 +416,9 @@ def columns_of(table: ResultTable) -> list[Column]:
     if table.run_context.has_peaks:
         columns.append(Column("of peak", _peak, left_out=4))
     if any(JOULES_PER_SAMPLE in view.statistics for view in table.cells):
-        columns.append(
-            Column("energy", lambda view: quantity(view.statistics.get(JOULES_PER_SAMPLE), MILLIJOULE), left_out=4)
-        )
+        columns.append(Column("energy", _energy, left_out=4))
     if table.run_context.prices:
-        columns.append(
-            Column(
-                f"{table.run_context.prices.currency} per 1M samples",
-                lambda view: view.cost.figure if view.cost else NOTHING,
-            )
-        )
+        columns.append(Column(f"{table.run_context.prices.currency} per 1M samples", _cost))
     return columns
 
 

@@ -43,7 +43,7 @@ def markdown(view: TuneView) -> str:
 
 
 def as_json(view: TuneView, exit_code: int) -> str:
-    """Return the answer as one JSON document; docs/tune.md explains its fields."""
+    """Return the answer as one JSON document."""
     return document(
         {
             "run_id": view.run_id,
@@ -85,19 +85,9 @@ def _answer_lines(answer: RaceAnswer) -> list[str]:
 
 def _tables(view: TuneView) -> list[tuple[str, list[list[str]]]]:
     ranking = [[*RANKING, *(OF_JOB if view.is_job else [])], *(_row(row, view) for row in view.rows)]
-    effects = [
-        [
-            effect.value,
-            effect.reference,
-            bracketed(effect.ratio),
-            f"{ratio_text(effect.least)} to {ratio_text(effect.most)}",
-            str(effect.pairs),
-        ]
-        for effect in view.effects
-    ]
     tables = [
         (f"ranking by {view.cost_name}", ranking),
-        ("effects of settings, in the first blocks", [EFFECTS, *effects]),
+        ("effects of settings, in the first blocks", [EFFECTS, *view.effect_rows]),
     ]
     return [(title, rows) for title, rows in tables if len(rows) > 1]
 
@@ -122,9 +112,9 @@ def _lists(view: TuneView) -> list[tuple[str, Sequence[str]]]:
     lists = [
         (
             f"{plural(len(view.failed), 'candidate')} left",
-            [f"{name}: {reason}" for name, reason in view.failed.items()],
+            view.failed_texts,
         ),
-        ("impossible", [f"{name}: {reason}" for name, reason in view.impossible.items()]),
+        ("impossible", view.impossible_texts),
         ("never tried", untried),
         ("next", list(view.advice)),
     ]

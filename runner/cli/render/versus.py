@@ -8,7 +8,7 @@ from typing import Any
 from keras_matrix.analysis.comparison.between_machines import (
     A,
     B,
-    Compared,
+    ComparedFigure,
     MachineComparison,
     MachineRow,
     StoredMachine,
@@ -288,7 +288,7 @@ def _machine_rows(found: MachineComparison) -> list[list[str]]:
     return rows
 
 
-def _compared(compared: Compared | None) -> list[str]:
+def _compared(compared: ComparedFigure | None) -> list[str]:
     return [bracketed(compared.estimate), compared.text] if compared else [NOTHING, NOTHING]
 
 
